@@ -104,7 +104,7 @@ fn leaked_shim(node: &str) -> ReportedFault {
         evidence: Vec::new(),
         evidence_bundle: None,
     };
-    ReportedFault { fault, looked: Duration::from_secs(7) }
+    ReportedFault { fault, checked: Duration::from_secs(7) }
 }
 
 /// The one with the least priority is for the faults that there are: all others are asked first.

@@ -67,8 +67,8 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         None => change_or_create(client, decide).await?,
     };
     let told = match before {
-        Some(veto) if veto.is_empty() => "is resumed; who had suspended it is not known".to_owned(),
-        Some(veto) => format!("is resumed; it was suspended {veto}"),
+        Some(text) if text.is_empty() => "is resumed; who had suspended it is not known".to_owned(),
+        Some(text) => format!("is resumed; it was suspended {text}"),
         None => "is not suspended; nothing was changed".to_owned(),
     };
     print(&format!("{words} {told}\n"))
@@ -77,7 +77,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
 /// The suspension of all remediation, if there is one: by whom, why, and what lifts it.
 pub(crate) async fn everywhere(client: Client) -> anyhow::Result<Option<String>> {
     let found = within(Api::<RemediationConfig>::all(client).get_opt(CONFIG_NAME)).await?;
-    Ok(found.and_then(|config| config.veto()).map(|by| suspended_everywhere(&by)))
+    Ok(found.and_then(|config| config.suspended_by_text()).map(|by| suspended_everywhere(&by)))
 }
 
 impl SuspendTarget {
@@ -89,11 +89,11 @@ impl SuspendTarget {
 /// The current suspension with its reason, where it is not the caller's own: another person's, or one without a name, for
 /// example of a script.
 fn of_another(now: Suspension<'_>, me: &str) -> Option<String> {
-    let veto = now.veto().filter(|_| now.by != Some(me))?;
+    let text = now.suspended_by_text().filter(|_| now.by != Some(me))?;
     Some(match now.by {
-        Some(_) => veto,
-        None if veto.is_empty() => "in nobody's name".to_owned(),
-        None => format!("in nobody's name: {veto}"),
+        Some(_) => text,
+        None if text.is_empty() => "in nobody's name".to_owned(),
+        None => format!("in nobody's name: {text}"),
     })
 }
 
@@ -125,10 +125,10 @@ where
     let (kind, resource) = (K::kind(&()), K::plural(&()));
     for _ in 0..TRIES {
         let found = within(api.get(name)).await.with_context(|| format!("cannot read {kind} {name}"))?;
-        let Some(spec) = decide(found.suspension())? else { return Ok(found.veto()) };
+        let Some(spec) = decide(found.suspension())? else { return Ok(found.suspended_by_text()) };
         let patch = json!({"metadata": {"resourceVersion": found.resource_version()}, "spec": spec});
         match within(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
-            Ok(_) => return Ok(found.veto()),
+            Ok(_) => return Ok(found.suspended_by_text()),
             Err(error) if code(&error) == Some(409) => {}
             Err(error) if code(&error) == Some(403) => {
                 let right = format!("it takes the verb patch on {resource}: ClusterRole nrh:operator");
@@ -214,16 +214,20 @@ mod tests {
     }
 
     #[test]
-    fn a_veto_is_whole_and_in_ones_own_name() {
+    fn a_suspension_is_whole_and_in_ones_own_name() {
         let before = json!({"suspend": true, "suspendedBy": "bob", "reason": "his"});
-        assert_eq!(after(&before, &suspended("ann", None)).veto().unwrap(), "by ann", "not his words under her name");
-        assert_eq!(after(&before, &suspended("ann", Some("hers"))).veto().unwrap(), "by ann: hers");
+        assert_eq!(
+            after(&before, &suspended("ann", None)).suspended_by_text().unwrap(),
+            "by ann",
+            "not his words under her name"
+        );
+        assert_eq!(after(&before, &suspended("ann", Some("hers"))).suspended_by_text().unwrap(), "by ann: hers");
         let lifted = after(&before, &resumed());
-        assert_eq!((lifted.veto(), lifted.spec.suspended_by), (None, None));
+        assert_eq!((lifted.suspended_by_text(), lifted.spec.suspended_by), (None, None));
     }
 
     #[test]
-    fn another_s_veto_is_not_lifted_or_replaced_in_passing() {
+    fn another_s_suspension_is_not_lifted_or_replaced_in_passing() {
         let of = |spec: Value, me: &str| of_another(after(&spec, &json!({})).suspension(), me);
         let his = json!({"suspend": true, "suspendedBy": "bob", "reason": "disk swap"});
         assert_eq!(of(his.clone(), "ann").unwrap(), "by bob: disk swap");

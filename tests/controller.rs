@@ -1,4 +1,4 @@
-//! The controller against an API server in memory, with paused time: whole healings, and everything that may
+//! The controller against an API server in memory, with paused time: whole remediations, and everything that may
 //! go wrong between two calls.
 
 #[path = "controller/admission.rs"]
@@ -16,8 +16,8 @@ mod fake_api;
 mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
-#[path = "controller/last_look.rs"]
-mod last_look;
+#[path = "controller/last_check.rs"]
+mod last_check;
 #[path = "controller/ledger.rs"]
 mod ledger;
 #[path = "controller/marks.rs"]
@@ -67,7 +67,7 @@ fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hung_container_is_healed_ledger_first_then_remediation_then_job() {
+async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
     let world = World::new(3);
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
@@ -159,15 +159,15 @@ async fn a_dry_run_records_and_touches_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_all() {
+async fn a_crash_after_any_write_is_repaired_by_the_next_process_with_one_job_in_all() {
     let make = || {
         let world = World::probing(2, &json!([{"action": "Cordon"}, World::release()[0].clone()]));
         world.kubelets();
         world.set_sick("w1", true);
         world
     };
-    let is_healed = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
+    let is_resolved = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
         world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
     });
@@ -508,8 +508,8 @@ async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once()
 /// Told in NVIDIA/NVSentinel #121.
 #[tokio::test(start_paused = true)]
 async fn each_last_no_is_heard() {
-    type Veto = (&'static str, fn(&World));
-    let vetoes: [Veto; 3] = [
+    type Blocker = (&'static str, fn(&World));
+    let blockers: [Blocker; 3] = [
         ("suspend", |world| {
             world.api.change("noderuntimehealths", "w1", |object| object["spec"]["suspend"] = json!(true));
         }),
@@ -522,7 +522,7 @@ async fn each_last_no_is_heard() {
             world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["suspend"] = json!(true));
         }),
     ];
-    for (name, veto) in vetoes {
+    for (name, block) in blockers {
         let world = World::healthy();
         // The no comes at the last moment: when the remediation is open already, between plan and act.
         let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
@@ -531,7 +531,7 @@ async fn each_last_no_is_heard() {
             if call.verb == "patch" && call.target.plural == "noderemediations" && !*seen.lock().unwrap() {
                 *seen.lock().unwrap() = true;
                 let other = other.clone();
-                tokio::spawn(async move { veto(&other) });
+                tokio::spawn(async move { block(&other) });
             }
             None
         });

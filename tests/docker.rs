@@ -58,7 +58,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// Looks at the engine's own processes and files, from outside.
+    /// Checks the engine's own processes and files, from outside.
     fn start(docker: &Docker) -> Self {
         let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
         let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
@@ -66,13 +66,13 @@ impl Probe {
         Self { collectors, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }
     }
 
-    fn look(&mut self) {
+    fn check(&mut self) {
         let thresholds = Thresholds::default();
         let seen =
             self.collectors.observations(Duration::from_secs(1000) + self.began.elapsed(), Instant::now().into());
         let findings = diagnose(&seen, self.tracker.known(), &thresholds);
         self.faults = self.tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
-        // There is no kubelet in this test, to look at or to look through.
+        // There is no kubelet in this test, to check or to read.
         self.faults.retain(|fault| !matches!(fault.kind, FaultType::KubeletDown | FaultType::ProbeDegraded));
         let mut ids = findings.ask;
         ids.extend(self.faults.iter().filter_map(|fault| fault.target.container_id.clone()));
@@ -83,7 +83,7 @@ impl Probe {
     async fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + limit;
         loop {
-            self.look();
+            self.check();
             if done(self) {
                 return;
             }
@@ -177,7 +177,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     let asked = |probe: &Probe| {
         let seen = probe.collectors.observations(Duration::ZERO, Instant::now().into());
         let answered: BTreeMap<_, _> =
-            seen.tasks.iter().filter(|(_, look)| matches!(look, Reading::Done { .. })).collect();
+            seen.tasks.iter().filter(|(_, reading)| matches!(reading, Reading::Done { .. })).collect();
         seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)
     };
     probe.until("every container's first answer", NAMED, asked).await;

@@ -1,4 +1,4 @@
-//! What nodes do when they are told to: orders, Jobs and looks are answered as soon as they are seen.
+//! What nodes do when they are told to: orders, Jobs and checks are answered as soon as they are seen.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -31,8 +31,8 @@ enum Task {
     Order(Box<ActionCommand>),
     /// Its Job, in this pod.
     Job { command: Box<ActionCommand>, pod: String },
-    /// A look that is asked for.
-    Look { node: String },
+    /// A check that is asked for.
+    Check { node: String },
 }
 
 /// What nodes answer.
@@ -40,8 +40,8 @@ enum Task {
 pub enum Answers {
     /// Nothing.
     None,
-    /// They look again when they are asked to.
-    Looks,
+    /// They check again when they are asked to.
+    Checks,
     /// They do what they are told to, too.
     All,
 }
@@ -56,21 +56,21 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
     let mut commands = pin!(watcher(commands, Config::default()).default_backoff());
     let mut pods = pin!(watcher(pods, Config::default().labels(JOB_NAME)).default_backoff().applied_objects());
     let permits = Arc::new(Semaphore::new(PARALLEL));
-    let mut looks = std::collections::BTreeMap::new();
+    let mut checks = std::collections::BTreeMap::new();
     let mut running = JoinSet::new();
     loop {
         let tasks: Vec<Task> = tokio::select! {
             event = commands.try_next() => match event?.context("the watch of commands ended")? {
                 // What was asked before is not known to be open.
                 Event::InitApply(command) => {
-                    looks.insert(command.name_any(), command.spec.check_sequence);
+                    checks.insert(command.name_any(), command.spec.check_sequence);
                     ordered(&command).into_iter().collect()
                 }
                 Event::Apply(command) => {
                     let asked = command.spec.check_sequence;
-                    let before = looks.insert(command.name_any(), asked).flatten();
+                    let before = checks.insert(command.name_any(), asked).flatten();
                     let is_asked = asked.is_some() && asked != before;
-                    let asks = is_asked.then(|| Task::Look { node: command.name_any() });
+                    let asks = is_asked.then(|| Task::Check { node: command.name_any() });
                     asks.into_iter().chain(ordered(&command)).collect()
                 }
                 _ => Vec::new(),
@@ -81,7 +81,7 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
                 Vec::new()
             }
         };
-        let is_meant = |task: &Task| answers == Answers::All || matches!(task, Task::Look { .. });
+        let is_meant = |task: &Task| answers == Answers::All || matches!(task, Task::Check { .. });
         for task in tasks.into_iter().filter(is_meant) {
             let (client, fleet, permits) = (client.clone(), fleet.clone(), permits.clone());
             running.spawn(async move {
@@ -105,7 +105,7 @@ fn started(pod: &Pod) -> Option<Task> {
 
 async fn carry_out(client: &Client, fleet: &Fleet, task: Task) -> Result<()> {
     let node = match task {
-        Task::Look { node } => node,
+        Task::Check { node } => node,
         Task::Order(command) => {
             if fleet.carry_out(&command).is_none() {
                 return Ok(());

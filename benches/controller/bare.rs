@@ -70,7 +70,7 @@ pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String]
 }
 
 /// Milliseconds of `act` with what has to stand before it, each asked for after the answer to the one before: a slot, a remediation with its
-/// reserved step, a look. Whoever keeps that order is not quicker.
+/// reserved step, a check. Whoever keeps that order is not quicker.
 pub async fn chains(client: &Client, bed: &Bed, act: &str, nodes: &[String], times: usize) -> Result<Vec<f64>> {
     let kinds =
         ["patch configmaps", "create noderemediations", "patch noderemediations/status", "get noderuntimehealths", act];

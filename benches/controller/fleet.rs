@@ -20,7 +20,7 @@ use nrh_simulate::world::{InjectedFault, WorldNode};
 
 use crate::simulated_node;
 
-/// Time between two heartbeats of a probe. Real ones that suspect something or are being healed promise another every quarter of a
+/// Time between two heartbeats of a probe. Real ones that suspect something or are being remediated promise another every quarter of a
 /// minute: all of 5,000 would be more than an API server on two cores takes.
 const BEAT: Duration = Duration::from_mins(5);
 /// How often the heartbeats that are due are sent.
@@ -108,7 +108,7 @@ impl Fleet {
     }
 
     /// Nothing is wrong there any more.
-    pub fn heal(&self, names: &[String]) {
+    pub fn resolve(&self, names: &[String]) {
         let mut probes = self.probes();
         for name in names {
             if let Some(probe) = probes.get_mut(name) {
@@ -187,7 +187,7 @@ fn well(node: &mut WorldNode) {
 
 fn fault(node: &str, executor: Executor, round: u64) -> Fault {
     let id = format!("{round:064x}");
-    // Something else than what is healed: its rule cordons.
+    // Something else than what is resolved: its rule cordons.
     let kind = if executor == Executor::Cordon { FaultType::OrphanContainer } else { FaultType::LeakedShim };
     let (subject, target) = if executor == Executor::Cordon {
         let subject = Subject { id: Some(id.clone()), ..Subject::of(SubjectKind::Container) };

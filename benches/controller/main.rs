@@ -132,7 +132,7 @@ fn grow(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
     stage.nodes = nodes;
     stage.run(Answers::None, async |client| {
         let api: Api<Node> = Api::all(client);
-        // Few looks: each lists all nodes.
+        // Few checks: each lists all nodes.
         until("all nodes Ready", Duration::from_secs(3), async || {
             let all = api.list(&ListParams::default()).await?;
             let is_ready = |node: &&Node| {

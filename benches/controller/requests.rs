@@ -1,4 +1,4 @@
-//! What the API server was asked, by its own audit log: read on from where the last look ended.
+//! What the API server was asked, by its own audit log: read on from where the last check ended.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ pub struct Log {
     offset: u64,
 }
 
-/// Requests since the last look.
+/// Requests since the last check.
 #[derive(Debug, Default)]
 pub struct Asked {
     /// By anybody.
@@ -37,7 +37,7 @@ impl Log {
         Ok(Self { path, offset })
     }
 
-    /// What has been answered since the last look; of a watch, what has begun.
+    /// What has been answered since the last check; of a watch, what has begun.
     pub fn read(&mut self) -> Result<Asked> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
@@ -127,8 +127,8 @@ pub fn kind(entry: &AuditEntry) -> String {
 
 /// An order to a node, or a Job: what is done for a fault, not what is written about it.
 fn is_act(entry: &AuditEntry) -> bool {
-    let is_look = entry.request_uri.contains(CHECKS_MANAGER);
-    let did = matches!(kind(entry).as_str(), "create jobs" | "create nodecommands" | "patch nodecommands") && !is_look;
+    let is_check = entry.request_uri.contains(CHECKS_MANAGER);
+    let did = matches!(kind(entry).as_str(), "create jobs" | "create nodecommands" | "patch nodecommands") && !is_check;
     did && (200..300).contains(&entry.code())
 }
 

@@ -41,7 +41,7 @@ pub fn measure(stage: &mut Stage<'_>, engine: &Engine, reported: Instant, window
         tokio::time::sleep(CALM.saturating_sub(reported.elapsed())).await;
         restart::quiet(&mut log).await
     })?;
-    let rest = look(stage, engine, window)?;
+    let rest = check(stage, engine, window)?;
     let minutes = window.as_secs_f64() / 60.0;
     let cpu = |milliseconds: u64| Duration::from_millis(milliseconds).as_secs_f64() / minutes;
     let per_minute = |requests: usize| count(requests) / minutes;
@@ -61,7 +61,7 @@ pub fn measure(stage: &mut Stage<'_>, engine: &Engine, reported: Instant, window
     Ok(())
 }
 
-fn look(stage: &Stage<'_>, engine: &Engine, window: Duration) -> Result<Rest> {
+fn check(stage: &Stage<'_>, engine: &Engine, window: Duration) -> Result<Rest> {
     let mut log = Log::from_now(stage.bed)?;
     let (listed, is_listed) = mpsc::channel();
     std::thread::scope(|scope| {

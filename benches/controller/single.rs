@@ -37,7 +37,7 @@ pub fn measure(stage: &mut Stage<'_>, samples: usize) -> Result<()> {
         let names = fleet.take(samples);
         let found = stage.run(Answers::All, async |client| {
             let found = follow(&client, &fleet, &names, executor).await?;
-            fleet.heal(&names);
+            fleet.resolve(&names);
             fleet.report_all(&client, &names).await?;
             all_closed(&client).await?;
             Ok(found)

@@ -20,7 +20,7 @@ const REPORT: &str = "apply noderuntimehealths/status";
 /// How often what makes an act is asked for one after another.
 const CHAINS: usize = 100;
 /// How often the log is read.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest time that one act of many may take on average.
 const EACH: Duration = Duration::from_millis(500);
 
@@ -40,8 +40,8 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: E
     let what = if executor == Executor::Job { "Jobs" } else { "orders" };
     let names = stage.fleet.take(faults);
     let acts = names.len();
-    // What is told to the nodes is not carried out yet; a look that has grown old is done again.
-    let storm = stage.run(Answers::Looks, async |client| {
+    // What is told to the nodes is not carried out yet; a check that has grown old is done again.
+    let storm = stage.run(Answers::Checks, async |client| {
         let fleet = stage.fleet.clone();
         fleet.report_all(&client, &names).await?;
         suspend(&client, true).await?;
@@ -115,7 +115,7 @@ pub struct Waves {
     rate: f64,
 }
 
-/// All nodes have a fault, and the ledger lets no more than its ceiling be healed at a time.
+/// All nodes have a fault, and the ledger lets no more than its ceiling be resolved at a time.
 pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     let names = stage.fleet.take(stage.nodes);
     let fleet = stage.fleet.clone();
@@ -185,7 +185,7 @@ pub fn compare(stage: &mut Stage<'_>, waves: &Waves) -> Result<()> {
 pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
     let mut asked = Asked::default();
     let limit = LIMIT + EACH * u32::try_from(acts)?;
-    let waited = within(limit, "an act for each fault", LOOK, async || {
+    let waited = within(limit, "an act for each fault", POLL_INTERVAL, async || {
         asked.extend(log.read()?);
         Ok(asked.acts().len() >= acts)
     })

@@ -1,4 +1,4 @@
-//! All nodes suspect something at once: what that costs the API server, and whether a real fault amid them is healed.
+//! All nodes suspect something at once: what that costs the API server, and whether a real fault amid them is resolved.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
         let acts = asked.acts().len();
         let server = (spent()? - before - heartbeats, heartbeats);
         all_closed(&client).await?;
-        fleet.heal(&all);
+        fleet.resolve(&all);
         fleet.report_all(&client, &all).await?;
         sleep(QUIET).await;
         Ok((asked, reports, told, acts, server))

@@ -211,7 +211,7 @@ pub(super) fn judge_policies(
     policies: &[Guarded<RemediationPolicy>],
     config: Option<&RemediationConfig>,
 ) -> Vec<Finding> {
-    let suspended = config.and_then(Suspend::veto);
+    let suspended = config.and_then(Suspend::suspended_by_text);
     let mut findings: Vec<Finding> = suspended
         .map(|why| {
             let message = format!("all remediation is suspended {why}; `nrh resume --all` lifts it");

@@ -109,7 +109,7 @@ pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) ->
         TriState::False => (Verdict::Warning, format!("its runtime does not work: `nrh explain` says why; {at}")),
         TriState::Unknown => (Verdict::Unknown, "its probe cannot tell whether the runtime works".to_owned()),
     });
-    if let Some(why) = Suspend::veto(object) {
+    if let Some(why) = Suspend::suspended_by_text(object) {
         words.push((Verdict::Warning, format!("suspended {why}")));
     }
     words

@@ -56,7 +56,7 @@ fn reported(object: &NodeRuntimeHealth) -> ReportView {
         arrivals.note(probe, start + later, later);
     }
     let now = start + Duration::from_secs(6);
-    report::age(&mut view, arrivals.age(now), |sent| arrivals.look_age(sent, now));
+    report::age(&mut view, arrivals.age(now), |sent| arrivals.check_age(sent, now));
     view
 }
 
@@ -106,7 +106,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
         report
             .suspended
             .as_ref()
-            .is_none_or(|why| crate::node::fuzz::checks::is_bounded(why, crate::api::suspension::MAX_VETO))
+            .is_none_or(|why| crate::node::fuzz::checks::is_bounded(why, crate::api::suspension::MAX_SUSPENSION_TEXT))
     );
     assert!(!report::differs(&report, &report));
     assert_eq!(

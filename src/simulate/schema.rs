@@ -30,7 +30,7 @@ pub fn wrong(policy: &mut Value) -> Vec<String> {
     object.retain(|field, value| {
         match known.get(field) {
             _ if OF_EACH.contains(&field.as_str()) || field == "status" => return true,
-            Some(schema) => look(value, schema, field, &mut found),
+            Some(schema) => check(value, schema, field, &mut found),
             None => found.push(no_field(field, names())),
         }
         known.contains_key(field)
@@ -45,7 +45,7 @@ fn definition() -> Option<JSONSchemaProps> {
     definition.spec.versions.into_iter().next()?.schema?.open_api_v3_schema
 }
 
-fn look(value: &mut Value, schema: &JSONSchemaProps, at: &str, found: &mut Vec<String>) {
+fn check(value: &mut Value, schema: &JSONSchemaProps, at: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => of_object(fields, schema, at, found),
         Value::Array(items) => of_array(items, schema, at, found),
@@ -69,14 +69,14 @@ fn of_object(fields: &mut Map<String, Value>, schema: &JSONSchemaProps, at: &str
         let at = format!("{at}.{}", bounded(field, SHOWN));
         let known = schema.properties.as_ref().and_then(|known| known.get(field));
         match (known, &schema.additional_properties, &schema.properties) {
-            (Some(schema), _, _) => look(value, schema, &at, found),
+            (Some(schema), _, _) => check(value, schema, &at, found),
             (None, Some(JSONSchemaPropsOrBool::Schema(schema)), _) => {
                 if labels && !fits(LABEL_KEY, field) {
                     found.push(format!(
                         "{at}: expected the key of a label, such as pool or node.kubernetes.io/instance-type"
                     ));
                 }
-                look(value, schema, &at, found);
+                check(value, schema, &at, found);
             }
             (None, _, Some(known)) => {
                 found.push(no_field(&at, known.keys().map(String::as_str)));
@@ -93,7 +93,7 @@ fn of_array(items: &mut [Value], schema: &JSONSchemaProps, at: &str, found: &mut
     out_of_bounds(items.len(), (schema.min_items, schema.max_items), at, found);
     let Some(JSONSchemaPropsOrArray::Schema(of_each)) = &schema.items else { return };
     for (number, item) in items.iter_mut().enumerate() {
-        look(item, of_each, &format!("{at}[{number}]"), found);
+        check(item, of_each, &format!("{at}[{number}]"), found);
     }
 }
 

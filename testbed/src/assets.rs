@@ -59,7 +59,7 @@ pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
     }
     fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let lock = File::create(cache.join("lock"))?;
-    // Another run may be building the same: wait for it, then look again.
+    // Another run may be building the same: wait for it, then check again.
     lock.lock().context("lock the cache of programs")?;
     build(&cache, &missing(), progress)?;
     Ok(folders)
@@ -193,7 +193,7 @@ pub(crate) fn cached(
     }
     fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
     let lock = File::create(root.join(format!("{name}.lock")))?;
-    // Another run may be making the same: wait for it, then look again.
+    // Another run may be making the same: wait for it, then check again.
     lock.lock().with_context(|| format!("lock {name} of the cache"))?;
     if folder.is_dir() {
         return Ok(folder);

@@ -1,4 +1,4 @@
-//! The demo: five incidents on a real node, each first watched under a dry run, then healed, and judged by the bed alone.
+//! The demo: five incidents on a real node, each first watched under a dry run, then repaired, and judged by the bed alone.
 //!
 //! ```text
 //! Stage (bed, nodes, programs) ── each Act ──► control (dry run: stays sick)  ┐

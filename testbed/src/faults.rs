@@ -35,7 +35,7 @@ use crate::view::{self, Lists, bounded};
 /// How long the kernel or the runtime may take to show what was just done.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// How long containerd may take to load its containers: 5 s for each one behind a deaf shim.
+/// How long containerd may take to load its containers: 5 s for each one behind an unresponsive shim.
 const RELOAD: Duration = Duration::from_mins(2);
 
 /// Which fault was injected.

@@ -25,7 +25,7 @@ pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 /// How containerd is called, whoever starts it.
 pub(crate) const CONTAINERD_COMMAND: [&str; 1] = ["containerd"];
-/// How long containerd may take to answer; 10 s and more are normal with a deaf shim.
+/// How long containerd may take to answer; 10 s and more are normal with an unresponsive shim.
 const RUNTIME_READY: Duration = Duration::from_secs(90);
 
 /// A real node of a bed.

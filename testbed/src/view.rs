@@ -41,7 +41,7 @@ pub type Kubectl<'a> = &'a dyn Fn() -> Command;
 /// Cluster and nodes at one time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// When the look was over
+    /// When the reading was over
     pub taken: Timestamp,
     /// Nodes and pods by the API server
     pub cluster: Cluster,
@@ -59,11 +59,11 @@ pub struct NodeView {
 }
 
 impl Snapshot {
-    /// Looks at everything.
+    /// Reads everything.
     pub fn take(kubectl: Kubectl, nodes: &[&Node]) -> Result<Self> {
         let nodes = nodes.iter().map(|node| Ok((node.name.clone(), node_view(node)?)));
         let nodes = nodes.collect::<Result<BTreeMap<_, _>>>()?;
-        Ok(Self { cluster: Cluster::look(kubectl)?, nodes, taken: Timestamp::now() })
+        Ok(Self { cluster: Cluster::read(kubectl)?, nodes, taken: Timestamp::now() })
     }
 
     /// Without what the API server says of other nodes: tests that share a cluster have each their own.
@@ -76,7 +76,7 @@ impl Snapshot {
     }
 }
 
-/// Looks at one node.
+/// Reads one node.
 pub fn node_view(node: &Node) -> Result<NodeView> {
     let what = || format!("look at node {}", node.name);
     let lists = lists(&node.socket(), LIMIT).with_context(what)?;

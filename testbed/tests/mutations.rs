@@ -52,8 +52,8 @@ fn check(variant: &Variant, report: &Report) {
     assert_eq!(report.acts[0].seconds.detected.is_none(), mutation == Mutation::Blinded, "{told}");
     assert_eq!(says(report, "was never detected"), mutation == Mutation::Blinded, "{told}");
     assert!(says(report, "was never executed"), "{told}");
-    // Given below the executor's own looks, the wrong id costs a neighbour its container. Given to the executor itself, it
-    // is refused: nothing is touched, and nothing healed.
+    // Given below the executor's own checks, the wrong id costs a neighbour its container. Given to the executor itself, it
+    // is refused: nothing is touched, and nothing resolved.
     let hits = mutation == Mutation::WrongId && variant.incident == Incident::Orphan;
     assert_eq!(says(report, "what: Container") && says(report, "what: Process"), hits, "{told}");
 }

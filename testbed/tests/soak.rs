@@ -23,11 +23,11 @@ use until::until;
 /// For how long troubles are begun, in minutes.
 const MINUTES: &str = "NRH_SOAK_MINUTES";
 const SHORT: u64 = 2;
-/// Time between two looks at the probe.
+/// Time between two checks of the probe.
 const EVERY: Duration = Duration::from_secs(5);
 /// How often pods come, and go.
 const CHURN: Duration = Duration::from_secs(20);
-/// Until a fault is named, and until it is gone: what takes longest waits for a minute and looks once a minute.
+/// Until a fault is named, and until it is gone: what takes longest waits for a minute and checks once a minute.
 const NAMED: Duration = Duration::from_mins(8);
 const GONE: Duration = Duration::from_mins(4);
 /// For how long the probe may give no answer on a machine that is busy.

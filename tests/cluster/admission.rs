@@ -21,9 +21,9 @@ mod programs;
 mod proof;
 mod reach;
 mod requests;
+mod suspensions;
 mod system;
 mod verbs;
-mod vetoes;
 
 use std::time::Duration;
 
@@ -57,8 +57,8 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             approvals::guarded(&callers, &mut cases).await?;
             by_hand::started(&callers, &mut cases).await?;
             by_hand::cancelled(&callers, &mut cases).await?;
-            vetoes::signed(&callers, &bed, &mut cases).await?;
-            vetoes::owned(&callers, &bed, &mut cases).await?;
+            suspensions::signed(&callers, &bed, &mut cases).await?;
+            suspensions::owned(&callers, &bed, &mut cases).await?;
             programs::of_people(&callers, &bed, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;

@@ -56,7 +56,7 @@ use ladders::Part;
 const CONTROLLER: &str = "interrupted";
 /// How long it may take until something is so that comes by itself.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Nodes that may be healed at a time, by the policy.
+/// Nodes that may be repaired at a time, by the policy.
 const AT_A_TIME: usize = 2;
 
 const POLICY: &str = "

@@ -76,14 +76,14 @@ async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_after_any_write_of_a_start_by_hand_is_healed_with_one_job_in_all() {
+async fn a_crash_after_any_write_of_a_start_by_hand_is_repaired_with_one_job_in_all() {
     let make = || {
         let world = world();
         ask(&world, "by-hand");
         world
     };
-    let is_healed = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
+    let is_resolved = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
         world.until("freed", || has_no_finalizer(world, "by-hand")).await;
         world.until("its slot is given back", || slots(world) == "{\"slots\":{}}").await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");

@@ -11,7 +11,7 @@ use crate::fake_api::world::World;
 const CORDONED_BY: &str = "runtimehealth.io/cordoned-by";
 const TAINTED_BY: &str = "runtimehealth.io/tainted-by";
 
-/// A policy that marks a node in this way before it heals it.
+/// A policy that marks a node in this way before it repairs it.
 fn world(mark: &Value) -> World {
     let world = World::probing(3, &json!([mark, World::release()[0].clone(), {"action": "Notify"}]));
     world.kubelets();

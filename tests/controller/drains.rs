@@ -307,12 +307,12 @@ async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
     replica.crash().await;
 }
 
-/// What changes between the decision and the last look stops the round.
+/// What changes between the decision and the last check stops the round.
 async fn no_further_round_after(world: &World, change: fn(&FakeApi)) {
     world.api.hook(move |call| {
-        let is_look =
+        let is_check =
             (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
-        is_look.then(|| Fault::Meanwhile(Box::new(change)))
+        is_check.then(|| Fault::Meanwhile(Box::new(change)))
     });
     let before = evictions(world).len();
     sleep(Duration::from_mins(1)).await;
@@ -371,7 +371,7 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_bound_after_the_first_quiet_look_is_evicted_too() {
+async fn a_pod_that_is_bound_after_the_first_quiet_check_is_evicted_too() {
     let world = world(&json!({}), "10m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
@@ -384,7 +384,7 @@ async fn a_pod_that_is_bound_after_the_first_quiet_look_is_evicted_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_of_which_the_last_look_says_that_it_cannot_end_pods_is_spared() {
+async fn a_node_of_which_the_last_check_says_that_it_cannot_end_pods_is_spared() {
     let (world, replica) = held_by_a_budget(&["web-1"]).await;
     no_further_round_after(&world, |api| {
         api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));

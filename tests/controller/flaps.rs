@@ -52,7 +52,7 @@ async fn a_thousand_changes_are_a_few_writes_and_the_next_controller_knows_of_th
     world.until("all of them are told", || world.status("w1")["flapping"]["readyTransitions"] == 1_000).await;
 
     replica.crash().await;
-    // While nobody looks it changes three times more: the next controller sees that something has, and counts one.
+    // While nobody checks it changes three times more: the next controller sees that something has, and counts one.
     flap(&world, 3, Duration::from_secs(30)).await;
     let replica = world.controller("b");
     let counted = || world.status("w1")["flapping"]["readyTransitions"].as_u64();

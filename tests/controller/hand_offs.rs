@@ -194,8 +194,8 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
         });
         world
     };
-    let is_healed = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
+    let is_resolved = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
         world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
         assert_eq!(created(world), 1, "a death at write {writes}: {:#?}", world.api.writes());
     });
@@ -208,7 +208,7 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
     let world = world("30m");
     let replica = world.controller("a");
     sleep(Duration::from_secs(30)).await;
-    // The Lease is not renewed any more, and each look before the act comes so late that it is just in time by itself.
+    // The Lease is not renewed any more, and each check before the act comes so late that it is just in time by itself.
     let mut is_late = false;
     world.api.hook(move |call| {
         let late = match (call.verb, call.target.plural.as_str()) {
@@ -223,8 +223,8 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
     world.set_sick("w1", true);
     world.until("reserved", || step(&world)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
-    let looks = world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == TEMPLATES).count();
-    assert!(looks > 0, "it came as far as its last look");
+    let checks = world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == TEMPLATES).count();
+    assert!(checks > 0, "it came as far as its last look");
     assert_eq!(created(&world), 0, "an object was made after the term's end");
     replica.crash().await;
     world.api.unhook();

@@ -25,12 +25,12 @@ async fn nothing_is_spent_from_a_ledger_that_somebody_else_has_written_since() {
     let replica = world.controller("a");
     world.until("it leads", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
     let (mut is_opened, mut is_written) = (false, false);
-    // Right before the last look of the first act.
+    // Right before the last check of the first act.
     world.api.hook(move |call| {
         is_opened |= call.verb == "create" && call.target.plural == "noderemediations";
-        let is_look = call.verb == "get" && is_ledger(call) && is_opened;
-        let is_first = is_look && !is_written;
-        is_written |= is_look;
+        let is_check = call.verb == "get" && is_ledger(call) && is_opened;
+        let is_first = is_check && !is_written;
+        is_written |= is_check;
         is_first.then(|| Fault::Meanwhile(Box::new(somebody_else_writes)))
     });
     world.api.forget_calls();
@@ -39,12 +39,12 @@ async fn nothing_is_spent_from_a_ledger_that_somebody_else_has_written_since() {
     let calls: Vec<String> = world.api.calls().iter().filter(|call| call.verb != "watch").map(Call::line).collect();
     let of =
         |line: &str| calls.iter().enumerate().filter(|(_, call)| *call == line).map(|(at, _)| at).collect::<Vec<_>>();
-    let (looks, writes) = (of("get configmaps/nrh-ledger"), of("patch configmaps/nrh-ledger"));
+    let (checks, writes) = (of("get configmaps/nrh-ledger"), of("patch configmaps/nrh-ledger"));
     let jobs: Vec<usize> =
         calls.iter().enumerate().filter(|(_, call)| call.starts_with("create jobs/")).map(|(at, _)| at).collect();
     assert_eq!(jobs.len(), 1, "{calls:#?}");
     let [job] = jobs[..] else { unreachable!() };
-    let first = looks[0];
+    let first = checks[0];
     assert!(first < job && writes.iter().any(|write| (first..job).contains(write)), "{calls:#?}");
     replica.crash().await;
 }

@@ -53,14 +53,14 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
-    for heals in [true, false] {
+    for resolves in [true, false] {
         let world = world("4h");
         let replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
         answer(&world, "w1", "AlreadyRequested");
         world.until("answered", || step(&world, 0)["reason"] == "AlreadyRequested").await;
-        if heals {
+        if resolves {
             world.set_sick("w1", false);
         } else {
             let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();

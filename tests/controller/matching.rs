@@ -37,7 +37,7 @@ fn count(world: &World, verb: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_be_read_is_held_and_then_healed() {
+async fn a_pod_that_cannot_be_read_is_held_and_then_resolved() {
     let world = world(&json!({"tier": "web"}));
     let is_pod = |call: &crate::fake_api::Call| call.target.plural == "pods" && call.target.namespace.is_none();
     world.api.hook(move |call| (call.verb == "list" && is_pod(call)).then_some(Fault::Code(500)));
@@ -65,12 +65,12 @@ async fn a_pod_that_no_rule_means_is_left_alone() {
     replica.crash().await;
 }
 
-/// No act follows what changes when the last look reads objects of this kind.
+/// No act follows what changes when the last check reads objects of this kind.
 async fn stopped_right_before_the_act(labels: &Value, read: &'static str, change: fn(&FakeApi)) {
     let world = world(labels);
     world.api.hook(move |call| {
-        let is_last_look = call.verb == "get" && call.target.plural == read;
-        is_last_look.then(|| Fault::Meanwhile(Box::new(change)))
+        let is_last_check = call.verb == "get" && call.target.plural == read;
+        is_last_check.then(|| Fault::Meanwhile(Box::new(change)))
     });
     let replica = world.controller("a");
     world.until("it was looked at once more", || count(&world, "get") >= 1).await;
@@ -105,7 +105,7 @@ async fn a_rule_that_was_put_first_right_before_the_act_stops_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_seen_and_is_gone_is_healed_by_what_it_was_like() {
+async fn a_pod_that_was_seen_and_is_gone_is_resolved_by_what_it_was_like() {
     let world = world(&json!({"tier": "web"}));
     // No act comes through while the pod is still there.
     world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(500)));

@@ -52,7 +52,7 @@ fn step(world: &World) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_object_belongs_to_the_nodes_machine_too_and_the_look_decides_where_there_is_only_a_phase() {
+async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where_there_is_only_a_phase() {
     let world = world();
     let replica = world.controller("a");
     world.set_sick("w1", true);

@@ -11,7 +11,7 @@ use crate::fake_api::Fault;
 use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_meets_another_write_is_given_at_once_after_another_look() {
+async fn an_order_that_meets_another_write_is_given_at_once_after_another_check() {
     let world = World::new(1);
     let lasts = command(&world, "w1", &json!({"checkSequence": 7}));
     world.policy("hung", "Enforce", &World::release());
@@ -21,14 +21,14 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     // Such a kubelet starts no Job.
     block(&world).await;
 
-    let (orders, looked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-    let (tries, looks) = (Arc::clone(&orders), Arc::clone(&looked));
+    let (orders, checked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+    let (tries, checks) = (Arc::clone(&orders), Arc::clone(&checked));
     world.api.hook(move |call| {
         if call.target.plural != "nodecommands" {
             return None;
         }
         if call.verb == "get" {
-            *looks.lock().unwrap() += 1;
+            *checks.lock().unwrap() += 1;
         }
         if call.body["spec"]["command"]["operationId"] == Value::Null {
             return None;
@@ -47,7 +47,7 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     let first = tries.first().unwrap();
     // What has failed waits for a tenth of a second at least; time stands still here while anything is to be done.
     assert!(tries.iter().all(|at| at.duration_since(*first) < Duration::from_millis(100)), "{tries:?}");
-    assert!(*looked.lock().unwrap() >= 3, "each time on what was read right before");
+    assert!(*checked.lock().unwrap() >= 3, "each time on what was read right before");
     sleep(Duration::from_secs(1)).await;
     replica.crash().await;
 }
@@ -284,7 +284,7 @@ async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
             }
             answered = number;
             world.report("w1", sequence);
-            // It reports, and cannot look.
+            // It reports, and cannot check.
             world.api.change("noderuntimehealths", "w1", |object| {
                 object["status"]["faults"] = json!([{"id": "hungcontainer-1", "type": "HungContainer", "severity": "High",
                     "state": "Confirmed", "subject": {"kind": "Container", "name": "log"}, "target": {}, "message": "deaf",

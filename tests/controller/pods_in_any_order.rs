@@ -148,7 +148,7 @@ impl Watch {
     }
 
     /// Takes over what is so, and compares it with what is said.
-    fn look(&mut self) -> Result<(), TestCaseError> {
+    fn check(&mut self) -> Result<(), TestCaseError> {
         let (now, wall) = (Instant::now(), self.rollout.world.wall());
         if self.is_lame {
             self.lame = Some(now);
@@ -208,7 +208,7 @@ impl Watch {
             let until = Instant::now() + *lasts;
             while Instant::now() < until {
                 sleep(STEP).await;
-                self.look()?;
+                self.check()?;
             }
         }
         leader.crash().await;

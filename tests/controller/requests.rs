@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn one_look_at_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_with_the_remediation() {
+async fn one_check_of_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_with_the_remediation() {
     let world = World::probing(12, &World::release());
     world
         .api

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn a_controller_that_is_answered_from_another_history_ends_and_the_next_one_heals() {
+async fn a_controller_that_is_answered_from_another_history_ends_and_the_next_one_resolves() {
     let world = World::healthy();
     let replica = world.controller("a");
     let is_well = |node: &str| world.status(node)["summary"]["health"] == "Healthy";

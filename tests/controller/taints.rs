@@ -58,9 +58,9 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     replica.crash().await;
 }
 
-/// What another tool writes between our look and our write: the write is refused, and made anew on what stands there then.
+/// What another tool writes between our check and our write: the write is refused, and made anew on what stands there then.
 #[tokio::test(start_paused = true)]
-async fn what_others_write_between_the_look_and_the_write_is_not_lost() {
+async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
     let world = world();
     let tools = Arc::new(Mutex::new(Vec::new()));
     let written = Arc::clone(&tools);

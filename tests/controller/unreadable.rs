@@ -37,7 +37,7 @@ fn blocked(world: &World) -> Vec<String> {
     blocked.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
 }
 
-async fn heals(world: &World, node: &str) {
+async fn resolves(world: &World, node: &str) {
     world.set_sick(node, true);
     let is_done =
         |remediation: &Value| remediation["spec"]["nodeName"] == node && remediation["status"]["phase"] == "Succeeded";
@@ -46,10 +46,10 @@ async fn heals(world: &World, node: &str) {
 
 async fn nothing_is_done_on_the_first_and_the_others_go_on(world: &World, name: &str) -> Replica {
     let next = world.controller("b");
-    heals(world, "w2").await;
+    resolves(world, "w2").await;
     // Later than any slot is kept of a remediation that nobody sees.
     sleep(Duration::from_mins(3)).await;
-    heals(world, "w3").await;
+    resolves(world, "w3").await;
     assert!(jobs_created(&world.api.calls()).iter().all(|job| !job.contains("/w1-")));
     let blocked = blocked(world);
     assert!(blocked.iter().any(|line| line.starts_with("ActionsDisabled: ") && line.contains(name)), "{blocked:?}");
@@ -119,11 +119,11 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
         world.probe(node);
     }
     let replica = world.controller("a");
-    heals(&world, "w2").await;
+    resolves(&world, "w2").await;
     // The other becomes so while it is watched.
     beat(&world.api, "w3", BEYOND);
     world.set_sick("w3", true);
-    heals(&world, "w4").await;
+    resolves(&world, "w4").await;
     let is_told = || {
         blocked(&world).iter().any(|line| line.starts_with("ActionsDisabled: ") && line.contains("lastHeartbeatTime"))
     };
@@ -140,13 +140,13 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_cannot_be_read_at_the_last_look_is_not_acted_on_and_its_remediation_waits() {
+async fn a_node_that_cannot_be_read_at_the_last_check_is_not_acted_on_and_its_remediation_waits() {
     let world = World::healthy();
     // What the watch has shown was fine.
     let mut armed = true;
     world.api.hook(move |call| {
-        let looks = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
-        looks.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
+        let is_check = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
+        is_check.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
     });
     let replica = world.controller("a");
     world.set_sick("w1", true);

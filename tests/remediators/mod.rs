@@ -25,7 +25,7 @@ pub fn definitions(group: &str, version: &str, kind: &str) -> String {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": format!("{plural}.{group}"),
-                // Groups of Kubernetes' own want a word on who has looked at them.
+                // Groups of Kubernetes' own want a word on who has reviewed them.
                 "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
             "spec": {"group": group, "scope": "Namespaced",
                 "names": {"plural": plural, "singular": singular, "kind": kind, "listKind": format!("{kind}List")},

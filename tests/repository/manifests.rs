@@ -306,7 +306,7 @@ fn admission_fails_closed_and_every_policy_is_bound() {
 
 /// One that the controller does not know of could go without a word.
 #[test]
-fn the_controller_looks_for_every_admission_policy_that_is_shipped() {
+fn the_controller_checks_for_every_admission_policy_that_is_shipped() {
     let objects = render("default");
     let policies = of_kind(&objects, "ValidatingAdmissionPolicy").into_iter();
     let mut shipped: Vec<&str> = policies.map(|policy| policy["metadata"]["name"].as_str().unwrap()).collect();

@@ -218,7 +218,7 @@ fn the_page_of_each_kind_names_its_status() {
         assert!(lacking.is_empty(), "{kind}: {lacking:?}");
     }
     let text = page("docs/reference/noderuntimehealth.md").text;
-    for condition in nrh::core::condition::looked_at() {
+    for condition in nrh::core::condition::checked_conditions() {
         assert!(text.contains(&format!("`{}`", condition.as_str())), "{condition:?}");
     }
 }

@@ -168,7 +168,7 @@ events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
     // What came is there, whatever lies beyond.
     let came = format!("{orphan}expect: [{{ends: Failed, by: 10h}}]\n");
     assert_eq!(simulate_with(folder.path(), &asks, &came, &[]).0, 0);
-    // What is begun after that, as what cannot be healed is once an hour, does not prolong it.
+    // What is begun after that, as what cannot be resolved is once an hour, does not prolong it.
     let queue = "
 nodes: [{name: worker, count: 8, labels: {pool: a}}]
 events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, clearedBy: []}}]

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use nrh::core::command::{ActionCommand, Outcome};
-use nrh::core::condition::{ConditionType, looked_at};
+use nrh::core::condition::{ConditionType, checked_conditions};
 use nrh::core::fault::{Fault, FaultState};
 use nrh::core::tri_state::TriState;
 use nrh_simulate::world::WorldNode;
@@ -23,7 +23,7 @@ pub fn report(node: &WorldNode, now: Timestamp) -> Value {
         json!({"type": kind, "status": status, "reason": reason, "message": "what was looked at is as it should be",
             "lastTransitionTime": "2025-06-01T00:00:00Z"})
     };
-    let judged = looked_at().map(|kind| {
+    let judged = checked_conditions().map(|kind| {
         let is_its = |fault: &&Fault| fault.state == FaultState::Confirmed && fault.kind.spec().condition == Some(kind);
         let is_bad = faults.iter().any(is_its) || kind == ConditionType::KubeletReady && !starts_pods;
         condition(kind.as_str(), is_bad)

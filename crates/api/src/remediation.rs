@@ -1,4 +1,4 @@
-//! `NodeRemediation`: one remediation of healing one node, with its timeline.
+//! `NodeRemediation`: one remediation of one node, with its timeline.
 
 #![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
 #![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]

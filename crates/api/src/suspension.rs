@@ -3,7 +3,7 @@
 use nrh_core::text::bounded;
 
 /// Longest text about a suspension, in bytes: a long name and its words.
-pub const MAX_VETO: usize = 520;
+pub const MAX_SUSPENSION_TEXT: usize = 520;
 
 /// What stands in the spec of an object that can be suspended.
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +22,14 @@ pub trait Suspend {
     fn suspension(&self) -> Suspension<'_>;
 
     /// Who has suspended it and why, if anybody has.
-    fn veto(&self) -> Option<String> {
-        self.suspension().veto()
+    fn suspended_by_text(&self) -> Option<String> {
+        self.suspension().suspended_by_text()
     }
 }
 
 impl Suspension<'_> {
     /// Who has suspended it and why, if anybody has.
-    pub fn veto(&self) -> Option<String> {
+    pub fn suspended_by_text(&self) -> Option<String> {
         let told = match self.by {
             Some(by) if self.reason.is_empty() => format!("by {by}"),
             Some(by) => format!("by {by}: {}", self.reason),
@@ -37,7 +37,7 @@ impl Suspension<'_> {
             None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
             None => self.reason.to_owned(),
         };
-        self.suspend.then(|| bounded(&told, MAX_VETO))
+        self.suspend.then(|| bounded(&told, MAX_SUSPENSION_TEXT))
     }
 }
 

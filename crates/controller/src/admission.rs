@@ -103,7 +103,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events
         };
         if complaint.is_none() || leadership.term(Instant::now()).is_some() {
             if let Some(not_enforced) = not_enforced.filter(|_| complaint.is_some() && complaint != reported) {
-                tracing::error!(doubt = not_enforced, "nothing is done to any node");
+                tracing::error!(reason = not_enforced, "nothing is done to any node");
                 events.not_enforced(not_enforced);
             }
             reported = complaint;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_proof_of_late_there_is_doubt() {
+    async fn without_a_proof_of_late_it_is_uncertain() {
         let (mut proof, now) = (Proof::default(), Instant::now());
         assert!(proof.not_enforced(now).unwrap().contains("not known"));
         assert!(proof.note(Vec::new(), now), "the first proof is news");

@@ -231,7 +231,7 @@ impl Applier {
                 }
                 Some(error) => {
                     if matches!(error, ApplyError::Overtaken { .. }) {
-                        ledger.mark_doubtful();
+                        ledger.mark_uncertain();
                     }
                     tracing::warn!(chain = key, error = error.line(), "effect not carried out");
                     Some(failures.note(&key, Instant::now(), error.retry_after()))

@@ -55,7 +55,7 @@ impl Command<'_> {
     ///
     /// # Errors
     /// The API server refuses the call, or does not answer.
-    pub async fn ask_look(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
+    pub async fn ask_check(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
         let Ask { number, check } = ask.clone();
         let spec = NodeCommandSpec { command: None, check_sequence: number, check_requested: check };
         self.write(CHECKS_MANAGER, row.map(|row| (row, None)), &json!(spec), spec).await

@@ -76,14 +76,14 @@ impl Planner {
         // A new term does not know what the term before has stored.
         let is_new = self.epoch != Some(term.epoch);
         let rests = self.failures.ledger_rests(Instant::now());
-        if is_new || (self.ledger.is_doubtful() && rests.is_none()) {
+        if is_new || (self.ledger.is_uncertain() && rests.is_none()) {
             self.load_ledger(term.epoch, !is_new).await;
             self.epoch = Some(term.epoch);
-        } else if self.ledger.is_doubtful() {
+        } else if self.ledger.is_uncertain() {
             // While the ledger may not be requested, there is none to plan with.
             self.applier.cache.lock().snapshot.ledger = None;
         }
-        let known = !self.ledger.is_doubtful();
+        let known = !self.ledger.is_uncertain();
         let (effects, next) = self.decide(term.epoch, known);
         let planned = effects.len();
         let applied = self.applier.apply(effects, &mut self.ledger, &mut self.failures).await;
@@ -93,19 +93,19 @@ impl Planner {
             return Duration::ZERO;
         }
         tracing::debug!(planned, ?next, "pass");
-        let doubtful = self.ledger.is_doubtful().then_some(Duration::from_secs(1));
-        next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL)
+        let uncertain = self.ledger.is_uncertain().then_some(Duration::from_secs(1));
+        next.into_iter().chain(applied.retry_in).chain(uncertain).min().unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL)
     }
 
     /// Reads the ledger. If it could not be stored recently, it is written back immediately. While that fails there is no ledger
     /// to plan with. Otherwise steps would be reserved that cannot be executed, and given up one after the other.
-    async fn load_ledger(&mut self, epoch: u64, was_in_doubt: bool) {
+    async fn load_ledger(&mut self, epoch: u64, was_uncertain: bool) {
         let calls = &self.applier.calls;
         let mut ledger = self.ledger.load(calls).await.unwrap_or_else(|error| {
             tracing::warn!(error = error.line(), "the ledger cannot be read; nothing is begun");
             None
         });
-        if let Some(read) = ledger.as_ref().filter(|_| was_in_doubt)
+        if let Some(read) = ledger.as_ref().filter(|_| was_uncertain)
             && let Err(error) = self.ledger.store(calls, read, epoch).await
         {
             tracing::warn!(error = error.line(), "the ledger cannot be written; nothing is begun");

@@ -13,7 +13,7 @@ use super::permissions::is_allowed;
 use nrh_core::snapshot::TriState;
 
 /// How often the controller checks whether a question is due.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time until the next check, by the last result.
 const fn again(known: TriState) -> Duration {
@@ -45,7 +45,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
                 Err(error) => tracing::warn!(error = error.line(), "whether pods may be evicted is not known"),
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

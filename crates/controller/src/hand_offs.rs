@@ -93,12 +93,12 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
         // An answer may be as old as its request. An object that was created in between does not exist yet in it, which does not
         // mean that it is gone.
         let asked = Instant::now();
-        let looks = wanted.into_iter().map(|handed| async {
-            let view = look(&calls, &handed).await;
+        let checks = wanted.into_iter().map(|handed| async {
+            let view = check(&calls, &handed).await;
             (handed, view)
         });
-        let looks: Vec<_> = futures::stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
-        if take(&mut cache.lock(), looks, asked) {
+        let checks: Vec<_> = futures::stream::iter(checks).buffer_unordered(AT_ONCE).collect().await;
+        if take(&mut cache.lock(), checks, asked) {
             cache.wake();
         }
         tokio::time::sleep(EVERY).await;
@@ -113,7 +113,7 @@ fn under_way(state: &State) -> Vec<HandedOff> {
         .collect()
 }
 
-async fn look(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {
+async fn check(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {
     let kind = kind(calls, &handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
     let api = kind.api(calls.watches(), &handed.namespace);
     let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
@@ -159,9 +159,9 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
 
 /// Stores the results of reads that started at `asked`. Returns whether the planner should know. An object that was not read, or
 /// gave no answer, becomes unknown.
-fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>)>, asked: Instant) -> bool {
+fn take(state: &mut State, checks: Vec<(HandedOff, Result<HandOffView, CallError>)>, asked: Instant) -> bool {
     let mut seen = BTreeMap::new();
-    for (handed, view) in looks {
+    for (handed, view) in checks {
         match view {
             Ok(view) => drop(seen.insert(handed.operation_id, (view, asked))),
             Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be checked"),
@@ -223,7 +223,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_look_without_an_answer_is_no_verdict() {
+    fn a_check_without_an_answer_is_no_verdict() {
         let mut state = State::new(Instant::now());
         let view = HandOffView { exists: true, ..HandOffView::default() };
         assert!(take(&mut state, vec![(handed(), Ok(view.clone()))], Instant::now()));

@@ -39,15 +39,15 @@ pub fn read(text: &str) -> Option<Ledger> {
 pub struct LedgerStore {
     /// Version of the ConfigMap; `None` = there is none.
     version: Option<String>,
-    /// Whether it was read since it was last in doubt.
+    /// Whether it was read since it was last uncertain.
     known: bool,
-    /// Whether it was written since it was last in doubt.
+    /// Whether it was written since it was last uncertain.
     ours: bool,
 }
 
 impl LedgerStore {
     /// Whether it must be read before the next decision.
-    pub const fn is_doubtful(&self) -> bool {
+    pub const fn is_uncertain(&self) -> bool {
         !self.known
     }
 
@@ -61,8 +61,8 @@ impl LedgerStore {
         self.version.as_deref().filter(|_| self.is_ours())
     }
 
-    /// Marks it as doubtful, because another version was found. It must be read before the next decision.
-    pub const fn mark_doubtful(&mut self) {
+    /// Marks it as uncertain, because another version was found. It must be read before the next decision.
+    pub const fn mark_uncertain(&mut self) {
         (self.known, self.ours) = (false, false);
     }
 
@@ -88,7 +88,7 @@ impl LedgerStore {
         Ok(ledger)
     }
 
-    /// Stores it over the version last read, in the given term. After any failure it is in doubt, and must be read again.
+    /// Stores it over the version last read, in the given term. After any failure it is uncertain, and must be read again.
     pub async fn store(&mut self, calls: &Calls, ledger: &Ledger, term: u64) -> Result<(), StoreError> {
         let text = write(ledger)?;
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);

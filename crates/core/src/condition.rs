@@ -23,7 +23,7 @@ pub struct Judged {
 }
 
 /// The conditions that the probe judges by its checks.
-pub fn looked_at() -> impl Iterator<Item = ConditionType> {
+pub fn checked_conditions() -> impl Iterator<Item = ConditionType> {
     OF_PROBE.iter().map(|(kind, _)| *kind)
 }
 
@@ -66,14 +66,14 @@ pub fn faults_of(condition: ConditionType) -> impl Iterator<Item = FaultType> {
 /// Kinds of fault about which a report without them says nothing: nobody checked, or not everywhere. `state_of` returns the state
 /// of a condition in the report, with its reason. A missing condition says nothing. A suspicion is no gap, since the report
 /// contains it.
-pub fn unlooked<'a>(state_of: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
+pub fn unchecked<'a>(state_of: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
     let has_gap = |kind: ConditionType| match state_of(kind) {
         Some((TriState::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
         Some((TriState::False, reason)) => reason == ConditionReason::FaultWithPartialCoverage.as_str(),
         Some((TriState::True, _)) => false,
         None => true,
     };
-    looked_at().filter(|kind| has_gap(*kind)).flat_map(faults_of).collect()
+    checked_conditions().filter(|kind| has_gap(*kind)).flat_map(faults_of).collect()
 }
 
 /// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could check, True on a clean check.
@@ -149,10 +149,10 @@ mod tests {
     use super::*;
     use crate::restart_safety::restart_safety;
 
-    fn judge(node: &mut Node, looks: &[u64]) -> Vec<(ConditionType, TriState, ConditionReason)> {
+    fn judge(node: &mut Node, checks: &[u64]) -> Vec<(ConditionType, TriState, ConditionReason)> {
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
         let mut judged = Vec::new();
-        for at in looks {
+        for at in checks {
             node.now = Duration::from_secs(*at);
             let findings = diagnose(node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
@@ -175,11 +175,11 @@ mod tests {
     fn a_hung_container_turns_only_its_own_condition_and_restart_safe() {
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
-        for (looks, status, reason) in [
+        for (checks, status, reason) in [
             (&[1000][..], TriState::Unknown, ConditionReason::FaultSuspected),
             (&[1000, 1020, 1040][..], TriState::False, ConditionReason::FaultConfirmed),
         ] {
-            for (kind, is, why) in judge(&mut node, looks) {
+            for (kind, is, why) in judge(&mut node, checks) {
                 if matches!(kind, ConditionType::ContainersResponsive | ConditionType::RestartSafe) {
                     assert_eq!((is, why), (status, reason), "{kind:?}");
                 } else {
@@ -199,8 +199,8 @@ mod tests {
         let took = Duration::from_millis(3);
         let gone = Reading::Done { value: TaskAnswer::NotFound, age: Duration::from_secs(1), took };
         node.tasks.insert("aaaa1".into(), gone);
-        let of = |node: &mut Node, looks: &[u64]| {
-            let judged = judge(node, looks);
+        let of = |node: &mut Node, checks: &[u64]| {
+            let judged = judge(node, checks);
             judged.into_iter().find(|(kind, ..)| *kind == ConditionType::ContainersResponsive).unwrap()
         };
         let (_, status, reason) = of(&mut node, &[1000]);
@@ -216,7 +216,7 @@ mod tests {
 
     /// The removal of orphans is also verified while no kubelet runs.
     #[test]
-    fn without_a_kubelet_what_is_left_over_is_still_looked_for() {
+    fn without_a_kubelet_what_is_left_over_is_still_checked_for() {
         let mut node = Node::healthy();
         node.kubelet_gone();
         node.lose_sight_of_the_kubelet();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_could_look_nothing_is_true() {
+    fn where_nobody_could_check_nothing_is_true() {
         let findings = diagnose(&Node::blind(), Known::default(), &Thresholds::default());
         for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, TriState::Unknown, "{one:?}");
@@ -236,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_looked_for_is_told_from_what_is_suspected() {
+    fn what_nobody_checked_for_is_told_from_what_is_suspected() {
         let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((TriState::True, "Clean"));
         assert_eq!(
-            unlooked(healthy),
+            unchecked(healthy),
             [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked].into()
         );
         for (status, reason, gap) in [
@@ -257,7 +257,7 @@ mod tests {
                     (TriState::True, "Clean")
                 })
             };
-            assert_eq!(unlooked(state_of).contains(&FaultType::HungContainer), gap, "{reason}");
+            assert_eq!(unchecked(state_of).contains(&FaultType::HungContainer), gap, "{reason}");
         }
     }
 }

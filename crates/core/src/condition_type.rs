@@ -1,7 +1,7 @@
 //! The types of the conditions of our objects: a closed set, all positive (True = good).
 
 /// The condition types we write. All are positive: False only on confirmed evidence, True only on a clean
-/// look, Unknown whenever nobody could look.
+/// check, Unknown whenever nobody could check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
     /// The probe keeps its promised heartbeats (written by the controller).
@@ -20,7 +20,7 @@ pub enum ConditionType {
     KubeletReady,
     /// The kubelet's sync loop goes round.
     SyncLoopRunning,
-    /// The kubelet is quick to look at its pods.
+    /// The kubelet relists its pods quickly.
     PlegHealthy,
     /// The node's kernel gives its runtime and its kubelet what they need.
     HostHealthy,
@@ -32,7 +32,7 @@ pub enum ConditionType {
     ClientCertificateValid,
     /// The node's clock is near the API server's.
     ClockSynchronised,
-    /// Every collector of the probe can look.
+    /// Every collector of the probe can check.
     ProbeCoverageComplete,
     /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
     PodsProgressing,
@@ -40,7 +40,7 @@ pub enum ConditionType {
     NodeStable,
     /// Kubelet and runtime can be restarted without harm.
     RestartSafe,
-    /// The tool can heal what it found; False = a person is needed (controller).
+    /// The tool can resolve what it found; False = a person is needed (controller).
     SelfHealing,
     /// The controller applies the object as it stands.
     Ready,

@@ -33,7 +33,7 @@ use super::thresholds::{Thresholds, task_max_age};
 ///     clock: Reading::Never,
 ///     pressure: Default::default(),
 /// };
-/// // Nobody has looked: nothing is sick, and nothing is clean.
+/// // Nobody has checked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
 /// assert!(findings.sightings.is_empty());
 /// assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));

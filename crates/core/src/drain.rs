@@ -113,7 +113,7 @@ pub enum CannotEnd {
     /// A confirmed fault.
     Known(String),
     /// A suspicion, or the state of the node is unknown.
-    Doubtful(String),
+    Uncertain(String),
 }
 
 /// Whether runtime or kubelet prevent the node from ending pods. `ready` is the condition of the Node, `kubelet_works` the report
@@ -130,15 +130,15 @@ pub fn cannot_end<'f>(
         let what = format!("{} ({})", fault.kind, fault.subject);
         return Some(match fault.state {
             FaultState::Confirmed => CannotEnd::Known(format!("{what} is confirmed")),
-            FaultState::Suspected => CannotEnd::Doubtful(format!("{what} is suspected")),
-            FaultState::Clearing => CannotEnd::Doubtful(format!("{what} is not surely gone")),
+            FaultState::Suspected => CannotEnd::Uncertain(format!("{what} is suspected")),
+            FaultState::Clearing => CannotEnd::Uncertain(format!("{what} is not surely gone")),
         });
     }
     if kubelet_works != TriState::True {
         let said = if kubelet_works == TriState::False { "does not work" } else { "is not known to work" };
-        return Some(CannotEnd::Doubtful(format!("its kubelet {said}, by the word of its probe")));
+        return Some(CannotEnd::Uncertain(format!("its kubelet {said}, by the word of its probe")));
     }
-    (ready == TriState::Unknown).then(|| CannotEnd::Doubtful("the Node is Ready=Unknown".to_owned()))
+    (ready == TriState::Unknown).then(|| CannotEnd::Uncertain("the Node is Ready=Unknown".to_owned()))
 }
 
 /// Pods that hold something that hangs, by uid, with what it is. A deletion of such a pod would hang as well, so the hung process

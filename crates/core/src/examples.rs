@@ -34,7 +34,7 @@ pub const SIDECAR: &str = "aaaa2";
 /// The container of [`OTHER`].
 pub const OTHER_WORK: &str = "bbbb1";
 
-/// A look that has just ended.
+/// A check that has just ended.
 pub fn done<T>(value: T) -> Reading<T> {
     Reading::Done { value, age: Duration::ZERO, took: Duration::from_millis(5) }
 }
@@ -216,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Nothing that is needed to look is there.
+    /// Nothing that is needed to check is there.
     pub fn blind() -> Self {
         fn no<T>() -> Reading<T> {
             Reading::Blind { reason: "no socket".into() }
@@ -327,7 +327,7 @@ impl Node {
         (kubelet.process, kubelet.healthz) = (None, None);
     }
 
-    /// No kubelet runs that could be looked through.
+    /// No kubelet runs that could be read.
     pub fn lose_sight_of_the_kubelet(&mut self) {
         self.host().unseen = Some("no kubelet runs that could be checked".into());
     }

@@ -73,9 +73,9 @@ kinds! {
     KubeletStartBlocked,
     /// Kubelets complete their start and end, again and again.
     KubeletCrashLoop,
-    /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
+    /// The kubelet says that it has not been able to relist its pods for minutes (found by the controller).
     PlegStalled,
-    /// The kubelet takes long for each look at its pods, and does not say so.
+    /// The kubelet takes long for each relist of its pods, and does not say so.
     PlegSlow,
     /// The kubelet's sync loop stands still, by its own check, while the runtime answers.
     SyncLoopStalled,
@@ -107,7 +107,7 @@ kinds! {
     NodeCondition,
     /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
     NodeFlapping,
-    /// A collector of the probe cannot look.
+    /// A collector of the probe cannot check.
     ProbeDegraded,
     /// The probe has missed its promised heartbeats (found by the controller).
     ProbeNotReporting,
@@ -178,9 +178,9 @@ impl Severity {
 pub enum FaultState {
     /// Seen, not yet confirmed. Nothing may act on it.
     Suspected,
-    /// Seen often enough, for long enough, past the grace in which Kubernetes heals it alone.
+    /// Seen often enough, for long enough, past the grace in which Kubernetes resolves it alone.
     Confirmed,
-    /// A clean look after a confirmation; gone when the next clean look agrees.
+    /// A clean check after a confirmation; gone when the next clean check agrees.
     Clearing,
 }
 
@@ -252,7 +252,7 @@ impl Fault {
         [&self.subject.pod, &self.target.pod].into_iter().flatten().any(|pod| pod.uid == uid)
     }
 
-    /// Most severe first, then by kind and id: the order in which faults are shown and healed.
+    /// Most severe first, then by kind and id: the order in which faults are shown and resolved.
     pub fn by_urgency(a: &Self, b: &Self) -> std::cmp::Ordering {
         b.severity.cmp(&a.severity).then(a.kind.cmp(&b.kind)).then_with(|| a.id.cmp(&b.id))
     }

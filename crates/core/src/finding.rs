@@ -72,7 +72,7 @@ pub struct Sighting {
     /// What was seen, one fact a line.
     pub evidence: Vec<String>,
     /// The moment of the check behind the sighting, on the node's monotonic clock. One check counts once.
-    pub looked: Duration,
+    pub checked: Duration,
     /// From when on that check shows the fault, on the same clock: for a question without an answer, when it was sent.
     pub since: Duration,
     /// What confirms the fault.
@@ -87,7 +87,7 @@ pub enum Verdict {
     /// The check found that the fault is not present.
     Clean {
         /// The moment of the check.
-        looked: Duration,
+        checked: Duration,
     },
     /// Nobody could check: this neither confirms nor clears.
     Unknown {
@@ -104,13 +104,13 @@ impl Verdict {
     }
 
     /// Clean at this check, unless the check left something unseen.
-    pub(crate) fn clean_unless(unseen: Option<&str>, looked: Duration) -> Self {
-        unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CheckFailed, why))
+    pub(crate) fn clean_unless(unseen: Option<&str>, checked: Duration) -> Self {
+        unseen.map_or(Self::Clean { checked }, |why| Self::unknown(ConditionReason::CheckFailed, why))
     }
 
     /// Clean at this check, if the check succeeded.
-    pub(crate) fn clean_at<T>(look: Result<(&T, Duration), Self>) -> Self {
-        look.map_or_else(|verdict| verdict, |(_, looked)| Self::Clean { looked })
+    pub(crate) fn clean_at<T>(reading: Result<(&T, Duration), Self>) -> Self {
+        reading.map_or_else(|verdict| verdict, |(_, checked)| Self::Clean { checked })
     }
 
     /// The verdict on one object that was checked and is neither faulty nor clean yet. It is no gap of the condition.
@@ -155,7 +155,7 @@ pub struct KubeletStart {
     /// When the process that has completed its start began, on the monotonic clock.
     pub completed: Option<Duration>,
     /// The moment of the check whether a process runs; `None` = nobody could check.
-    pub looked: Option<Duration>,
+    pub checked: Option<Duration>,
     /// When the running process began; `None` = none runs, or nobody could check.
     pub began: Option<Duration>,
     /// Whether the runtime has made a sandbox of a pod since.
@@ -263,8 +263,8 @@ impl Findings {
     }
 
     /// Records that the one object with this key is neither faulty nor clean. There is no other object.
-    pub(crate) fn undecided(&mut self, kind: FaultType, key: &str, looked: Duration, detail: &str) {
-        let mut coverage = Coverage::new(Verdict::Clean { looked });
+    pub(crate) fn undecided(&mut self, kind: FaultType, key: &str, checked: Duration, detail: &str) {
+        let mut coverage = Coverage::new(Verdict::Clean { checked });
         coverage.named.insert(key.to_owned(), Verdict::undecided(detail));
         self.cover(kind, coverage);
     }
@@ -278,12 +278,12 @@ impl Findings {
 
 /// An answer with the moment of its check, or why there is none.
 pub(crate) fn answer<'a, T>(
-    look: &'a Reading<T>,
+    reading: &'a Reading<T>,
     now: Duration,
     what: &str,
     stale: Duration,
 ) -> Result<(&'a T, Duration), Verdict> {
-    match look {
+    match reading {
         Reading::Done { value, age, .. } if *age <= stale => Ok((value, now.saturating_sub(*age))),
         Reading::Done { age, .. } => Err(Verdict::unknown(
             ConditionReason::Stale,
@@ -326,7 +326,7 @@ pub(crate) fn lists(seen: &Observations) -> Result<(&ListRound, Duration), Verdi
 
 /// The process table, if it can be the table of the node: a runtime that answers has a process somewhere.
 pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> {
-    let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE)?;
+    let (table, checked) = answer(&seen.processes, seen.now, "processes", STALE)?;
     let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
     if !runs && answer(&seen.runtime, seen.now, "the runtime", STALE).is_ok() {
         let detail = table.left_out.processes.as_deref().unwrap_or(
@@ -334,12 +334,12 @@ pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration)
         );
         return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
-    Ok((table, looked))
+    Ok((table, checked))
 }
 
 /// The verdict on a process that is missing from the table. Absence is evidence, unless the table may lack processes of the node.
-pub(crate) fn absent(table: &ProcessTable, looked: Duration) -> Verdict {
-    Verdict::clean_unless(table.left_out.processes.as_deref(), looked)
+pub(crate) fn absent(table: &ProcessTable, checked: Duration) -> Verdict {
+    Verdict::clean_unless(table.left_out.processes.as_deref(), checked)
 }
 
 /// Whether the process table shows a process that only the node's own table can show.

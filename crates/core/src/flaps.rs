@@ -70,7 +70,7 @@ impl OfNode {
         let faults = || report.faults.iter().map(|seen| &seen.fault).filter(|fault| !fault.kind.is_cluster_fault());
         let is_there = |id: u64| faults().any(|fault| hash(&fault.id) == id);
         // A fault that the report does not name was still present where the probe could not check, or where the report was full.
-        let is_gone = |(id, kind): &(u64, FaultType)| !is_full && !report.unlooked.contains(kind) && !is_there(*id);
+        let is_gone = |(id, kind): &(u64, FaultType)| !is_full && !report.unchecked.contains(kind) && !is_there(*id);
         let went = self.confirmed.extract_if(.., |known| is_gone(known)).map(|(id, _)| (id, now));
         self.gone.extend(went);
         let keep = moment(GONE_FOR);

@@ -83,7 +83,7 @@ pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults:
         // The time is by the node's own clock, and the same from pass to pass.
         first_seen: began,
         duration_seconds: kubelet.age.as_secs(),
-        check_age_seconds: kubelet.looked.as_secs(),
+        check_age_seconds: kubelet.checked.as_secs(),
         ..fault(FaultType::KubeletStartBlocked, node, &message, &evidence)
     })
 }

@@ -177,7 +177,7 @@ pub struct PlanSettings {
     /// Time in which the pod of a Job must start. After it, the node executor gets the command instead of the Job.
     pub job_start: Duration,
     /// Time in which the node executor must answer a command. After it, a Job gets the operation, where the kubelet can start one
-    /// by now. It is longer than the preflight may take (`look` in the probe's bounds), because the node executor reports nothing
+    /// by now. It is longer than the preflight may take (`check` in the probe's bounds), because the node executor reports nothing
     /// before it is done. Together with the start time of a Job, it is no longer than `order_ttl_seconds`, which a node counts
     /// from its first read of the operation.
     pub agent_start: Duration,

@@ -85,8 +85,8 @@ impl Step {
     }
 
     /// Whether it may resolve a fault: it does more than notify people or keep pods away.
-    pub fn heals(&self) -> bool {
-        self.acts() && self.action.heals()
+    pub fn resolves(&self) -> bool {
+        self.acts() && self.action.resolves()
     }
 
     /// Whether it disturbs what runs on the node.

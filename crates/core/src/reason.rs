@@ -3,19 +3,19 @@
 /// Why a condition stands as it does: a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionReason {
-    /// A clean look.
+    /// A clean check.
     NoFault,
     /// A confirmed fault.
     FaultConfirmed,
     /// A fault is suspected, not confirmed.
     FaultSuspected,
-    /// A fault stands, and not everything else that the condition speaks of could be looked at.
+    /// A fault stands, and not everything else that the condition speaks of could be checked.
     FaultWithPartialCoverage,
-    /// Nobody has looked yet.
+    /// Nobody has checked yet.
     NotYetChecked,
-    /// The node lacks what is needed to look.
+    /// The node lacks what is needed to check.
     CheckFailed,
-    /// The last look is too old.
+    /// The last check is too old.
     Stale,
     /// The node is short of CPU, memory or disk I/O, so what gives no answer may be slow and not hung.
     ResourcePressure,

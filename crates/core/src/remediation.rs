@@ -1,4 +1,4 @@
-//! The healing of one node, from the first step to the cleanup: the record and its state machine.
+//! The remediation of one node, from the first step to the cleanup: the record and its state machine.
 
 mod ahead;
 mod cleanup;
@@ -110,7 +110,7 @@ pub const MAX_REMEDIATION_FAULTS: usize = 16;
 /// Most lines of a timeline; a remediation that would need more fails.
 pub const MAX_STEPS: usize = 64;
 
-/// The healing of one node: spec and status of a `NodeRemediation`, as the engine reads and writes it.
+/// The remediation of one node: spec and status of a `NodeRemediation`, as the engine reads and writes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remediation {
     /// Name of the object.
@@ -157,7 +157,7 @@ impl Remediation {
         Some(Stopped { remediation: self.name.clone(), message: self.message.clone(), at })
     }
 
-    /// The kinds of fault that it deals with, healed ones too: they may come back while it runs.
+    /// The kinds of fault that it deals with, resolved ones too: they may come back while it runs.
     pub fn kinds(&self) -> BTreeSet<FaultType> {
         self.faults.iter().map(|fault| fault.kind).collect()
     }
@@ -173,7 +173,7 @@ impl Remediation {
         !self.phase.is_final() || (self.cleanup.is_owed() && !self.is_quarantined())
     }
 
-    /// Whether no step has healed its node, which is kept cordoned for a while: it owes a cleanup and does nothing else, so
+    /// Whether no step has repaired its node, which is kept cordoned for a while: it owes a cleanup and does nothing else, so
     /// another remediation may have the node.
     pub const fn is_quarantined(&self) -> bool {
         matches!(self.phase, Phase::Quarantined)
@@ -309,7 +309,7 @@ impl Remediation {
         };
     }
 
-    /// Whether it is healed and only [watched](super::plan::BlockReason::NodeFlapping) since its node flaps, as it is recorded: nothing
+    /// Whether it is resolved and only [watched](super::plan::BlockReason::NodeFlapping) since its node flaps, as it is recorded: nothing
     /// of what it owes has been begun to be put back, and what somebody takes off meanwhile is that person's no.
     pub fn is_watched(&self) -> bool {
         self.phase == Phase::Verifying && self.current_step().is_none()
@@ -334,7 +334,7 @@ impl Remediation {
         begun.filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
     }
 
-    /// Whether a step is under way or a fault still to be healed.
+    /// Whether a step is under way or a fault still to be resolved.
     pub fn has_work(&self) -> bool {
         self.current_step().is_some() || self.faults.iter().any(|fault| fault.state == Resolution::Open)
     }

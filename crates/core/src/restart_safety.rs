@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_clean_look_is_safe() {
+    fn a_complete_clean_check_is_safe() {
         let safety = judge(&Node::healthy());
         assert_eq!(safety.both(), TriState::True, "{safety:?}");
         assert_eq!(
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn no_look_at_all_is_unknown_with_a_reason() {
+    fn no_check_at_all_is_unknown_with_a_reason() {
         let safety = restart_safety(&[], 0, &Findings::default());
         assert_eq!(safety.both(), TriState::Unknown);
         assert!(!safety.kubelet.reasons.is_empty());

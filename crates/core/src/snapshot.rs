@@ -92,7 +92,7 @@ pub struct ReportView {
     /// Faults that the probe reports, bounded.
     pub faults: Vec<ReportedFault>,
     /// Types of fault for which the probe could not check everything. That such a fault is not in the report proves nothing then.
-    pub unlooked: BTreeSet<FaultType>,
+    pub unchecked: BTreeSet<FaultType>,
     /// The kubelet's process.
     pub kubelet: KubeletView,
     /// Whether kubelet and runtime can be restarted, as the probe reports it.
@@ -151,7 +151,7 @@ pub struct KubeletView {
     /// Its settings, as far as the probe knows them.
     pub settings: Option<KubeletSettings>,
     /// Time since the probe checked it.
-    pub looked: Duration,
+    pub checked: Duration,
     /// How long this controller has seen that the start of the kubelet is not complete.
     pub unfinished: Option<Duration>,
 }
@@ -187,7 +187,7 @@ pub struct ReportedFault {
     /// The fault.
     pub fault: Fault,
     /// Time since the last check: age when sent, plus time since arrival.
-    pub looked: Duration,
+    pub checked: Duration,
 }
 
 /// State of a DaemonSet's pod that does not come up, read for suspects only. All times are those of the read. The time that has

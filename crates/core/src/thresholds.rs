@@ -161,7 +161,7 @@ pub fn task_max_age(tasks: usize, kind: RuntimeKind) -> Duration {
 }
 
 /// How long the probe waits on a node that is short of a resource.
-const PATIENCE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
+const GRACE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
 
 /// A longer limit counts as this one: a time that waits for the kubelet must come to an end.
 const LONGEST_REQUEST_TIMEOUT: Duration = Duration::from_hours(1);
@@ -176,7 +176,7 @@ impl Thresholds {
             confirmation.grace_period = confirmation.grace_period.max(self.kubelet_waits);
         }
         if of.may_be_slow && self.under_pressure {
-            confirmation.grace_period = confirmation.grace_period.max(PATIENCE_UNDER_PRESSURE);
+            confirmation.grace_period = confirmation.grace_period.max(GRACE_UNDER_PRESSURE);
         }
         confirmation
     }

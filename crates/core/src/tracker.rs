@@ -28,7 +28,7 @@ pub const MAX_TRACKED: usize = 256;
 /// A suspicion whose checks are further apart than this starts anew: they are not "in a row".
 const LONGEST_GAP: Duration = Duration::from_mins(15);
 /// Largest difference between two moments of the same check. The moment is calculated back from the age, so it may seem to move.
-const SAME_LOOK: Duration = Duration::from_millis(200);
+const SAME_CHECK: Duration = Duration::from_millis(200);
 
 /// What the probe remembers between checks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,10 +57,10 @@ struct Count {
 }
 
 impl Count {
-    fn add(&mut self, looked: Duration, apart: Duration) {
-        if self.last.is_none_or(|last| looked >= last.saturating_add(apart)) {
+    fn add(&mut self, checked: Duration, apart: Duration) {
+        if self.last.is_none_or(|last| checked >= last.saturating_add(apart)) {
             self.looks = self.looks.saturating_add(1);
-            self.last = Some(looked);
+            self.last = Some(checked);
         }
     }
 }
@@ -169,12 +169,12 @@ impl Tracker {
     }
 
     fn see(&mut self, id: &str, wall: Timestamp, sighting: &Sighting, down: bool, thresholds: &Thresholds) {
-        let mut new_look = !self.entries.contains_key(id);
+        let mut new_check = !self.entries.contains_key(id);
         let entry = self.entries.entry(id.to_owned()).or_insert_with(|| Entry::new(wall, sighting));
-        new_look |= entry.is_new(sighting.looked);
-        if new_look
+        new_check |= entry.is_new(sighting.checked);
+        if new_check
             && entry.state == FaultState::Suspected
-            && sighting.looked > entry.last_look.saturating_add(LONGEST_GAP)
+            && sighting.checked > entry.last_look.saturating_add(LONGEST_GAP)
         {
             *entry = Entry::new(wall, sighting);
         }
@@ -189,14 +189,14 @@ impl Tracker {
         entry.tell(sighting, alone);
         if !harms && entry.state != FaultState::Suspected {
             // The fault is present, but does no harm any more.
-            if new_look && entry.clear(sighting.looked, thresholds) {
+            if new_check && entry.clear(sighting.checked, thresholds) {
                 entry.rest();
             }
             return;
         }
         entry.hidden = !harms;
-        if new_look {
-            entry.last_look = sighting.looked;
+        if new_check {
+            entry.last_look = sighting.checked;
             entry.clean = Count::default();
             if sighting.certain {
                 entry.count(sighting, alone);
@@ -224,9 +224,9 @@ impl Tracker {
 fn keep_unseen(entry: &mut Entry, findings: &Findings, thresholds: &Thresholds) -> bool {
     let verdict = findings.coverage.get(&entry.kind).map(|coverage| coverage.of(&entry.key));
     match verdict {
-        Some(Verdict::Clean { looked }) if entry.is_new(*looked) => match entry.state {
+        Some(Verdict::Clean { checked }) if entry.is_new(*checked) => match entry.state {
             FaultState::Suspected => false,
-            FaultState::Confirmed | FaultState::Clearing => !entry.clear(*looked, thresholds),
+            FaultState::Confirmed | FaultState::Clearing => !entry.clear(*checked, thresholds),
         },
         _ => true,
     }
@@ -241,7 +241,7 @@ impl Entry {
             hidden: sighting.harm == Harm::WithoutKubelet,
             first_seen: sighting.since,
             first_seen_wall: wall,
-            last_look: sighting.looked,
+            last_look: sighting.checked,
             seen: Count::default(),
             seen_without_kubelet: Count::default(),
             clean: Count::default(),
@@ -261,8 +261,8 @@ impl Entry {
         self.first_seen.max(counted) <= self.last_look && self.last_look <= now
     }
 
-    fn is_new(&self, looked: Duration) -> bool {
-        looked > self.last_look.saturating_add(SAME_LOOK)
+    fn is_new(&self, checked: Duration) -> bool {
+        checked > self.last_look.saturating_add(SAME_CHECK)
     }
 
     /// `alone`: no kubelet runs that could have created the object or could remove it. Checks from before do not count then.
@@ -272,9 +272,9 @@ impl Entry {
         if is_first {
             self.first_seen = self.first_seen.min(sighting.since);
         }
-        self.seen.add(if is_first { sighting.since } else { sighting.looked }, sighting.confirm.interval);
+        self.seen.add(if is_first { sighting.since } else { sighting.checked }, sighting.confirm.interval);
         match &sighting.without_kubelet {
-            Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.interval),
+            Some(other) if alone => self.seen_without_kubelet.add(sighting.checked, other.confirm.interval),
             _ => self.seen_without_kubelet = Count::default(),
         }
     }
@@ -300,10 +300,10 @@ impl Entry {
     }
 
     /// A clean check of a confirmed fault. Returns true if it is the last one needed.
-    fn clear(&mut self, looked: Duration, thresholds: &Thresholds) -> bool {
-        self.last_look = looked;
+    fn clear(&mut self, checked: Duration, thresholds: &Thresholds) -> bool {
+        self.last_look = checked;
         self.state = FaultState::Clearing;
-        self.clean.add(looked, thresholds.clear_interval);
+        self.clean.add(checked, thresholds.clear_interval);
         self.clean.looks >= thresholds.clear_checks
     }
 

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// True, False, or nobody knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum TriState {
-    /// Yes, on a clean look.
+    /// Yes, on a clean check.
     True,
     /// No, on confirmed evidence.
     False,
-    /// Nobody could look.
+    /// Nobody could check.
     #[default]
     Unknown,
 }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_cannot_look_everywhere_calls_nothing_clean() {
+    fn a_probe_that_cannot_check_everywhere_calls_nothing_clean() {
         let blind = "actionsEnabled: false, missingCapabilities: [the kernel's log cannot be opened], collectors: [
       {name: port, state: Unavailable, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
         let text = explained(|saved| {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_that_nobody_has_looked_at_nothing_is_called_well() {
+    fn of_a_node_that_nobody_has_checked_nothing_is_called_well() {
         let text = explained(|saved| saved.replace("kind: NodeRuntimeHealth", "kind: Other")).unwrap();
         assert!(text.contains("has never reported") && text.contains("no fault is known\n"), "{text}");
         let objects = Objects::parse(&SAVED.replace("kind: NodeRuntimeHealth", "kind: Other")).unwrap();

@@ -154,7 +154,7 @@ impl Agent {
 
     /// Executes one command, at most once per operation id.
     ///
-    /// The call is bounded: the preflight by `bounds.look`, the action by the sum of its own bounds. A repeated call
+    /// The call is bounded: the preflight by `bounds.check`, the action by the sum of its own bounds. A repeated call
     /// with the same command returns the stored outcome.
     pub async fn execute(&self, command: &ActionCommand) -> Outcome {
         let outcome = self.carry_out(command).await.unwrap_or_else(|refusal| refusal.outcome(command));
@@ -192,20 +192,21 @@ impl Agent {
         }
         self.admit(command).await?;
         let began = Instant::now();
-        let looked =
-            tokio::time::timeout(self.checker.bounds.look, execute::check(&self.checker, command, &task)).await;
-        let looked = looked.unwrap_or_else(|_| {
-            let seconds = self.checker.bounds.look.as_secs();
-            Err(Refusal::cannot_look(format!("the check took longer than {seconds}s")))
+        let checked =
+            tokio::time::timeout(self.checker.bounds.check, execute::check(&self.checker, command, &task)).await;
+        let checked = checked.unwrap_or_else(|_| {
+            let seconds = self.checker.bounds.check.as_secs();
+            Err(Refusal::cannot_check(format!("the check took longer than {seconds}s")))
         });
-        let allowed = match looked {
+        let allowed = match checked {
             Ok(allowed) => allowed,
             Err(refusal) => return self.refuse(command, refusal).await,
         };
         // If the process was stalled, the results of the check are old: they describe the past, not the present.
-        if began.elapsed() > self.checker.bounds.look {
-            let seconds = self.checker.bounds.look.as_secs();
-            let refusal = Refusal::cannot_look(format!("this process was stalled: its check is older than {seconds}s"));
+        if began.elapsed() > self.checker.bounds.check {
+            let seconds = self.checker.bounds.check.as_secs();
+            let refusal =
+                Refusal::cannot_check(format!("this process was stalled: its check is older than {seconds}s"));
             return self.refuse(command, refusal).await;
         }
         if !self.claims.claim(command, None).map_err(no_state)? {
@@ -225,7 +226,7 @@ impl Agent {
         let Some(boot_id) = command.boot_id.as_ref().filter(|_| command.action.ends_boot()) else { return Ok(()) };
         let root = self.checker.prover.root();
         let boot = proc::boot_id(root);
-        let boot = boot.map_err(|error| Refusal::cannot_look(format!("cannot read the boot id: {error}")))?;
+        let boot = boot.map_err(|error| Refusal::cannot_check(format!("cannot read the boot id: {error}")))?;
         if boot == *boot_id {
             return Ok(());
         }
@@ -302,7 +303,7 @@ impl Agent {
 
 /// Without its state folder the executor cannot guarantee at-most-once execution.
 fn no_state(error: impl std::fmt::Display) -> Refusal {
-    Refusal::cannot_look(format!("cannot use the state folder: {error}"))
+    Refusal::cannot_check(format!("cannot use the state folder: {error}"))
 }
 
 #[cfg(test)]

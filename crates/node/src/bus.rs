@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::collect::HostPaths;
-use crate::patience::within;
+use crate::deadline::within;
 use nrh_core::observation::{BusSeen, BusStep};
 use nrh_core::text::bounded;
 

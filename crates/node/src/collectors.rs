@@ -157,22 +157,22 @@ impl Collectors {
     /// A copy of what every collector knew at `at`; never waits. `now` is the same moment on the node's monotonic clock.
     pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
-        let lists = lock(&shared.lists).look(at);
+        let lists = lock(&shared.lists).reading(at);
         let sandbox_list_hung = matches!(lists, Reading::Hung { .. })
             && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
         // One lock at a time: a guard in a struct expression would live until its end.
-        let runtime = lock(&shared.version).look(at);
-        let status = lock(&shared.status).look(at);
+        let runtime = lock(&shared.version).reading(at);
+        let status = lock(&shared.status).reading(at);
         let kind = *lock(&shared.kind);
-        let tasks = lock(&shared.tasks).looks(at);
-        let processes = lock(&shared.processes).look(at);
-        let kubelet = lock(&shared.kubelet).look(at);
+        let tasks = lock(&shared.tasks).readings(at);
+        let processes = lock(&shared.processes).reading(at);
+        let kubelet = lock(&shared.kubelet).reading(at);
         let list_too_large = matches!(lists, Reading::Failed { .. }) && *lock(&shared.list_too_large);
-        let host = lock(&shared.host).look(at);
-        let disks = lock(&shared.disks).look(at);
-        let port = lock(&shared.port).look(at);
-        let bus = lock(&shared.bus).look(at);
-        let clock = lock(&shared.clock).look(at);
+        let host = lock(&shared.host).reading(at);
+        let disks = lock(&shared.disks).reading(at);
+        let port = lock(&shared.port).reading(at);
+        let bus = lock(&shared.bus).reading(at);
+        let clock = lock(&shared.clock).reading(at);
         let pressure = pressure::read(&shared.proc);
         Observations {
             now,

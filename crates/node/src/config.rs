@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_healed_is_called_so_before_steps_give_up() {
+    fn what_is_resolved_is_called_so_before_steps_give_up() {
         assert!(parse("clearChecks: 3\nclearInterval: 10s", "f").is_ok());
         let said = refusal("clearChecks: 3\nclearInterval: 11s");
         assert!(said.contains("22s from the first clear check to the last, expected 20s at most"), "{said}");

@@ -22,7 +22,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
-use crate::patience::within;
+use crate::deadline::within;
 use nrh_core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen, StatusSeen};
 use nrh_core::text::{bounded, is_full_id};
 

@@ -22,9 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::cri::wire::{Item, ListError};
 use crate::cri::{CriError, open};
+use crate::deadline::within;
 use crate::http::driven;
 use crate::misread::Misread;
-use crate::patience::within;
 use nrh_core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use nrh_core::text::{bounded, is_full_id};
 

@@ -249,9 +249,9 @@ async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> 
     for one in involved {
         let told = Arc::new(Mutex::new(one.unread()));
         let (proc, shared) = (settings.proc.clone(), Arc::clone(&told));
-        let looked = eyes.run(DEADLINE, move || process::look(&proc, &one, &shared)).await;
+        let checked = eyes.run(DEADLINE, move || process::check(&proc, &one, &shared)).await;
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Err(why) = looked {
+        if let Err(why) = checked {
             told.note = format!("not all of it could be read: {why}");
         }
         bundle.processes.push(told);

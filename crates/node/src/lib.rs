@@ -1,9 +1,9 @@
-//! The shell on the node side: collectors look, the core judges, one report is written; the agent acts on orders.
+//! The shell on the node side: collectors check, the core judges, one report is written; the agent acts on orders.
 //!
 //! ```text
 //! collectors (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
 //!            ─► report; a fault is confirmed ─► evidence: one bundle, kept on the node
-//! order (a NodeCommand's, or a Job's variable) ─► agent: claim ─► look again ─► act on one object ─► outcome
+//! order (a NodeCommand's, or a Job's variable) ─► agent: claim ─► check again ─► act on one object ─► outcome
 //! ```
 
 #![cfg(target_os = "linux")]
@@ -15,6 +15,7 @@ pub mod collect;
 pub mod collectors;
 pub mod config;
 pub mod cri;
+mod deadline;
 pub mod docker;
 pub mod evidence;
 #[doc(hidden)]
@@ -24,7 +25,6 @@ mod http;
 pub mod kmsg;
 pub mod local;
 pub(crate) mod misread;
-mod patience;
 pub mod proc;
 pub mod report;
 pub mod run;

@@ -24,7 +24,7 @@ const WRITE: Duration = Duration::from_secs(2);
 /// The status as of `now`, from the newest draft, the collectors' calls and the reporter's state.
 pub fn status(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> LocalStatus {
     let since = |then: Instant| now.saturating_duration_since(then).as_secs();
-    let (failing, error) = delivery.failing.clone().or_else(|| delivery.deaf.clone()).unzip();
+    let (failing, error) = delivery.failing.clone().or_else(|| delivery.watch_failing.clone()).unzip();
     LocalStatus {
         node: node.to_owned(),
         judged_seconds: draft.map(|draft| since(draft.made)),
@@ -90,7 +90,7 @@ mod tests {
             held_up_seconds: [("lists".to_owned(), 2.5)].into(),
         };
         let now = Instant::now();
-        let delivery = Delivery { taken: Some(now), failing: Some((now, "refused".into())), deaf: None };
+        let delivery = Delivery { taken: Some(now), failing: Some((now, "refused".into())), watch_failing: None };
         let draft = Draft::new(NodeRuntimeHealthStatus::default(), now, None, 0);
         status("worker-1", Some(&draft), calls, &delivery, now + Duration::from_secs(7))
     }

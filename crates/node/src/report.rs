@@ -1,6 +1,6 @@
 //! The reporter: one task that writes the newest report, and reads what the node is told to do.
 //!
-//! It never holds up the looking: reports are handed over by a watch channel in which the newest replaces the
+//! It never holds up the checks: reports are handed over by a watch channel in which the newest replaces the
 //! one before. While the API server is away nothing piles up; when it is back the newest goes out, once.
 //!
 //! Facts go up in the `NodeRuntimeHealth`, commands come down in the `NodeCommand`, which another task follows (`listener`). Each of
@@ -56,7 +56,7 @@ pub struct Delivery {
     /// Since when reports fail, and what the newest error said; `None` while they succeed.
     pub failing: Option<(Instant, String)>,
     /// The same of the node's command: since when it cannot be followed.
-    pub deaf: Option<(Instant, String)>,
+    pub watch_failing: Option<(Instant, String)>,
 }
 
 impl std::fmt::Debug for Reporter {
@@ -148,7 +148,7 @@ impl Course {
         if due <= now { Next::Write(draft) } else { Next::Wait(Some(due)) }
     }
 
-    /// When the next write is due: at once for new facts and for a look that was asked for, else as promised.
+    /// When the next write is due: at once for new facts and for a check that was asked for, else as promised.
     fn write_due(&self, draft: &Draft, remediation: bool, now: Instant) -> Instant {
         let Some(sent) = &self.sent else { return now };
         if !draft.same_facts(&sent.draft) || draft.answers > sent.draft.answers {

@@ -69,7 +69,7 @@ const SETTLE_URGENT: Duration = Duration::from_millis(250);
 const TICK: Duration = Duration::from_secs(15);
 const TICK_URGENT: Duration = Duration::from_secs(5);
 /// Maximum time that the first report waits for a reading of every collector.
-const FIRST_LOOKS: Duration = Duration::from_secs(10);
+const FIRST_CHECKS: Duration = Duration::from_secs(10);
 /// Runs the probe until it is asked to end.
 ///
 /// Before its first check the probe takes the node's lock: a second probe on the same node waits and takes over when
@@ -232,7 +232,7 @@ impl Probe {
             self.self_check.start_if_due(&self.collectors);
             let (uptime, at) = moment().context("cannot read the time")?;
             let seen = self.collectors.observations(uptime, at);
-            if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
+            if began.elapsed() >= FIRST_CHECKS || all_have_checked(&seen) {
                 self.judge(&seen, at);
             }
             let (judged, tick) = (Instant::now(), self.tick());
@@ -334,19 +334,19 @@ fn named_sockets(args: &ProbeArgs) -> Flags {
     Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() }
 }
 
-fn all_have_looked(seen: &Observations) -> bool {
-    fn looked<T>(look: &Reading<T>) -> bool {
-        !matches!(look, Reading::Never)
+fn all_have_checked(seen: &Observations) -> bool {
+    fn checked<T>(reading: &Reading<T>) -> bool {
+        !matches!(reading, Reading::Never)
     }
-    looked(&seen.runtime)
-        && looked(&seen.lists)
-        && looked(&seen.status)
-        && looked(&seen.processes)
-        && looked(&seen.kubelet)
-        && looked(&seen.host)
-        && looked(&seen.disks)
-        && looked(&seen.port)
-        && looked(&seen.bus)
+    checked(&seen.runtime)
+        && checked(&seen.lists)
+        && checked(&seen.status)
+        && checked(&seen.processes)
+        && checked(&seen.kubelet)
+        && checked(&seen.host)
+        && checked(&seen.disks)
+        && checked(&seen.port)
+        && checked(&seen.bus)
 }
 
 /// Returns one moment on the node's monotonic clock and on the collectors' clock. If the two were read far apart, an

@@ -177,7 +177,7 @@ impl Folder {
     }
 
     /// Reads what exists under this name.
-    pub(crate) fn look(&self, name: &str) -> Result<Found, SentinelError> {
+    pub(crate) fn check(&self, name: &str) -> Result<Found, SentinelError> {
         let stat = match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(rustix::io::Errno::NOENT) => return Ok(Found::Nothing),
@@ -220,7 +220,7 @@ impl Folder {
             if self.create(name, mark)? {
                 return Ok(Placed::Made);
             }
-            match self.look(name)? {
+            match self.check(name)? {
                 Found::Nothing => {}
                 Found::Others(whose) => return Ok(Placed::Others(whose)),
                 Found::Ours(found) if found == *mark => return Ok(Placed::Made),
@@ -259,7 +259,7 @@ impl Folder {
     /// Between the check and the removal (microseconds) somebody can replace the file with his own. The kernel has no
     /// call that removes a file by its content.
     fn withdraw(&self, name: &str, mark: &Mark) -> Result<bool, SentinelError> {
-        if self.look(name)? != Found::Ours(mark.clone()) {
+        if self.check(name)? != Found::Ours(mark.clone()) {
             return Ok(false);
         }
         rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()).map_err(failed(format!("remove /run/{name}")))?;
@@ -279,7 +279,7 @@ impl Folder {
             let entry = entry.map_err(failed(reading()))?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             // A file that cannot be read, or that has other content, is not ours.
-            if let Ok(Found::Ours(mark)) = self.look(name) {
+            if let Ok(Found::Ours(mark)) = self.check(name) {
                 found.push((name.to_owned(), mark));
             }
             if found.len() >= MAX_MARKS {

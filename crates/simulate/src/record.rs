@@ -111,8 +111,8 @@ fn of_remediation<'a>(snapshot: &'a Snapshot, remediation: &'a Remediation) -> i
 /// What resolved the fault. `None`: unknown.
 fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec<ClearedBy>> {
     let mut tried = remediation.steps.iter().filter(|step| step.fault_id == fault.id);
-    let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
-    match (fault.state, healed) {
+    let resolved = tried.find(|step| step.state == StepState::Succeeded && step.action.resolves());
+    match (fault.state, resolved) {
         (Resolution::Resolved, Some(step)) => {
             let by = ClearedBy::of(&step.action);
             // A kill would have resolved the fault just as well.

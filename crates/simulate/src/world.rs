@@ -258,7 +258,7 @@ impl World {
                 heartbeat.arrived += wait;
             }
             for reported in &mut node.report.faults {
-                reported.looked += wait;
+                reported.checked += wait;
             }
             node.work(now, acts);
         }

@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use super::judge::{ActRecord, CONTROL_MARGIN, Compared, ControlRecord};
 use super::report::Seconds;
 use super::stage::Stage;
-use super::wait::LOOK;
+use super::wait::POLL_INTERVAL;
 use super::workloads::NAMESPACE;
 use super::writes::{self, Write};
 use crate::faults::Injection;
 use crate::view::{Allowed, diff};
 
-/// How long after its end an act is looked at on, where the look at its end failed.
-const LAST_LOOK: Duration = Duration::from_secs(30);
+/// How long after its end an act is still checked, where the check at its end failed.
+const LAST_CHECK: Duration = Duration::from_secs(30);
 
 /// One incident.
 pub(super) trait Act {
@@ -33,7 +33,7 @@ pub(super) trait Act {
     /// Whether the target was touched, by the bed's own view.
     fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Whether all is well again, by the API and the runtime.
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Takes the fault away after a control, and waits until all is well.
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()>;
     /// What may differ afterwards.
@@ -56,7 +56,7 @@ pub(super) fn control(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) 
     let mut seen = ControlRecord::default();
     let mut shown = false;
     while injection.elapsed() < wanted {
-        std::thread::sleep(LOOK * 2);
+        std::thread::sleep(POLL_INTERVAL * 2);
         if !act.sick(stage, &injection)? {
             seen.well_after = Some(injection.elapsed().as_secs_f64());
             break;
@@ -110,7 +110,7 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
     Ok(())
 }
 
-/// What was seen when, and why the last look failed.
+/// What was seen when, and why the last check failed.
 fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Option<anyhow::Error>) {
     let mut seconds = Seconds::default();
     let end = Instant::now() + stage.limit.unwrap_or_else(|| act.limit());
@@ -124,15 +124,15 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Optio
             ));
             stage.show_health();
         }
-        let looked = (|| -> Result<bool> {
+        let checked = (|| -> Result<bool> {
             if seconds.executed.is_none() && act.executed(stage, injection)? {
                 seconds.executed = now();
                 stage.tell.say(&format!("{:.1} s: the target was touched", seconds.executed.unwrap_or_default()));
             }
-            if !act.healed(stage, injection)? {
+            if !act.resolved(stage, injection)? {
                 return Ok(false);
             }
-            // What was acted on may be gone between two looks; the cure shows it.
+            // What was acted on may be gone between two checks; the cure shows it.
             if seconds.executed.is_none() && act.executed(stage, injection)? {
                 seconds.executed = now();
             }
@@ -142,7 +142,7 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Optio
             }
             Ok(true)
         })();
-        match looked {
+        match checked {
             Ok(true) => {
                 seconds.healed = now();
                 stage.tell.say(&format!(
@@ -156,12 +156,12 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Optio
                 stage.show_details();
                 return (seconds, None);
             }
-            // One look that fails on a busy machine says nothing; what fails to the end, and on after it, does.
-            Err(error) if Instant::now() > end + LAST_LOOK => {
+            // One check that fails on a busy machine says nothing; what fails to the end, and on after it, does.
+            Err(error) if Instant::now() > end + LAST_CHECK => {
                 stage.show_details();
                 return (seconds, Some(error));
             }
-            Ok(false) | Err(_) => std::thread::sleep(stage.look),
+            Ok(false) | Err(_) => std::thread::sleep(stage.poll),
         }
     }
 }

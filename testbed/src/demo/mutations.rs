@@ -19,8 +19,8 @@ use super::workloads;
 use crate::stand_in::mutant::{self, Mutation};
 use crate::{Bed, BedOptions, Node, operator};
 
-/// How often each bed looks; they share the machine.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often each bed checks; they share the machine.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Label that binds a node to the policies of its variant.
 const LABEL: &str = "demo/variant";
 /// What runs on each node, to be hit or left alone.
@@ -87,7 +87,7 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
             well: well.clone(),
             programs: programs.clone(),
             thresholds: thresholds.clone(),
-            look: LOOK,
+            poll: POLL_INTERVAL,
             limit: Some(variant.limit),
             shared: true,
         };

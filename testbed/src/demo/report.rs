@@ -38,7 +38,7 @@ pub enum StageKind {
 pub struct ActReport {
     /// Its name.
     pub act: String,
-    /// Whether the enforced run healed it in time, its control stayed sick and nothing else was touched.
+    /// Whether the enforced run resolved it in time, its control stayed sick and nothing else was touched.
     pub ok: bool,
     /// Seconds from the injection.
     pub seconds: Seconds,

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::tell::Teller;
-use super::wait::{LOOK, wait};
+use super::wait::{POLL_INTERVAL, wait};
 use super::workloads::NAMESPACE;
 use super::writes::Write;
 use crate::operator::Programs;
@@ -33,8 +33,8 @@ pub(super) struct Stage {
     pub(super) programs: Programs,
     /// The operator's default thresholds by fault, in seconds.
     pub(super) thresholds: BTreeMap<String, u64>,
-    /// How often the bed looks.
-    pub(super) look: Duration,
+    /// How often the bed checks.
+    pub(super) poll: Duration,
     /// Longest time to a cure, in place of the act's own.
     pub(super) limit: Option<Duration>,
     /// Whether other acts are played on other nodes of the same cluster at the same time.
@@ -70,7 +70,8 @@ impl Stage {
         let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two nodes") };
         let (sick, well) = (sick.clone(), well.clone());
         let thresholds = thresholds(&programs.nrh)?;
-        let stage = Self { bed, tell, sick, well, programs, thresholds, look: LOOK, limit: None, shared: false };
+        let stage =
+            Self { bed, tell, sick, well, programs, thresholds, poll: POLL_INTERVAL, limit: None, shared: false };
         stage.install(apart)?;
         Ok(stage)
     }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How often the bed looks.
-pub(super) const LOOK: Duration = Duration::from_millis(500);
+/// How often the bed checks.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Waits for something; the error says for what.
 pub(super) fn wait(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -21,6 +21,6 @@ pub(super) fn wait(what: &str, limit: Duration, mut done: impl FnMut() -> Result
                 Ok(_) => bail!("{what}: not within {limit:?}"),
             };
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

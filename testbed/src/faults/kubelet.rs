@@ -1,4 +1,4 @@
-//! Faults of the kubelet: a start that waits for a deaf shim, a process that is stopped, one that is killed, a sync loop that
+//! Faults of the kubelet: a start that waits for an unresponsive shim, a process that is stopped, one that is killed, a sync loop that
 //! waits for a dead mount.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,13 +28,13 @@ pub fn freeze_kubelet(node: &Node) -> Result<Injection> {
     Ok(injection)
 }
 
-/// A folder that the kubelet takes for one of a pod that is gone: it looks into it to tidy up, out of its sync loop.
+/// A folder that the kubelet takes for one of a pod that is gone: it opens it to tidy up, out of its sync loop.
 const GONE: &str = "/var/lib/kubelet/pods/3f0c3c1e-0000-4000-8000-0000000000ff";
 /// What the dead mount is called in the table of mounts.
 const DEAD: &str = "nrh-dead";
 
 /// Mounts a file system that nobody serves below the folder of a pod that is gone, as a storage server leaves it behind that
-/// does not answer: whoever looks at it waits uninterruptibly.
+/// does not answer: whoever reads it waits uninterruptibly.
 pub fn dead_mount(node: &Node) -> Result<Injection> {
     let path = format!("{GONE}/volumes");
     let script = format!(

@@ -40,7 +40,7 @@ pub fn block_update(node: &Node, pod_uid: &str) -> Result<Injection> {
 }
 
 /// As [`block_update`], but each update is given up after 45 s and the next one follows: lists of containers take so long
-/// and come back, again and again, and with them each look of the kubelet at its pods. Ends with the shim's stop, or with
+/// and come back, again and again, and with them each relist of the kubelet. Ends with the shim's stop, or with
 /// the process that injects it.
 pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;

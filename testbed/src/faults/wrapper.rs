@@ -20,7 +20,7 @@ const HOLD: &str = "/run/nrh-hold-runc";
 /// What a call that hangs waits for.
 pub(crate) const NOBODY_WRITES: &str = "/run/nrh-nobody-writes";
 /// How long the caller of a `create` that hangs waits for it. A kubelet gives up after four minutes, and containerd ends the script then.
-const PATIENCE: Duration = Duration::from_mins(15);
+const DEADLINE: Duration = Duration::from_mins(15);
 
 /// The script, which calls the real runtime so. What hangs is the shell itself, without a child that would outlive it.
 pub(crate) fn script(call: &str) -> String {
@@ -67,7 +67,7 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
     let socket = node.socket();
     let pod = PodName { namespace: "default".into(), name: "hung-create".into(), uid: "hung-create".into() };
     // It ends with the hang, or with the process that injects it: nobody asks how it went.
-    thread::spawn(move || view::run_sandbox(&socket, &pod, 0, PATIENCE));
+    thread::spawn(move || view::run_sandbox(&socket, &pod, 0, DEADLINE));
     let mut hung = None;
     wait_until(SETTLE, || {
         hung = node.processes().ok().and_then(|all| all.into_iter().find(|process| is_create(node, process)));

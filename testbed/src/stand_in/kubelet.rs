@@ -29,7 +29,7 @@ use crate::{assets, client, view};
 pub const NAME: &str = "kubelet";
 /// How often the node says that it is well.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How often pods are looked at.
+/// How often pods are checked.
 const PODS: Duration = Duration::from_secs(1);
 /// Pause after something that did not work.
 const AGAIN: Duration = Duration::from_secs(1);

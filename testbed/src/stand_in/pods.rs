@@ -64,7 +64,7 @@ impl Pass {
         for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
             let newest = of.newest(&container.name, &sandbox).map(|container| container.id.clone());
             let known = match newest {
-                Some(id) => Some(self.look(&pod, &id).await?),
+                Some(id) => Some(self.check(&pod, &id).await?),
                 None => None,
             };
             let wanted =
@@ -83,7 +83,7 @@ impl Pass {
             };
             let id = self.runtime.create_container(request).await?.into_inner().container_id;
             self.runtime.start_container(cri::StartContainerRequest { container_id: id.clone() }).await?;
-            seen.push(self.look(&pod, &id).await?);
+            seen.push(self.check(&pod, &id).await?);
         }
         self.tell(&pod, &seen, &addresses).await
     }
@@ -122,7 +122,7 @@ impl Pass {
         Ok(Addresses { node: self.node_ip, pod: status.network.unwrap_or_default().ip })
     }
 
-    async fn look(&mut self, pod: &Pod, id: &str) -> Result<Seen> {
+    async fn check(&mut self, pod: &Pod, id: &str) -> Result<Seen> {
         let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         let status = self.runtime.container_status(request).await?.into_inner().status.context("no status")?;
         let metadata = status.metadata.clone().unwrap_or_default();

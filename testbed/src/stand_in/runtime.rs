@@ -30,8 +30,8 @@ pub const NAME: &str = "containerd";
 pub const CALLS: &str = "/run/containerd/calls.log";
 /// As long as containerd waits for a shim that is asked for its state.
 const SHIM: Duration = Duration::from_secs(2);
-/// How often the end of a process is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the end of a process is checked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the end of a killed process may take to show.
 const KILL: Duration = Duration::from_secs(10);
 
@@ -212,7 +212,7 @@ impl Runtime {
             self.shim(&object.sandbox, &format!("kill {} {signal}", object.id)).await?;
             let end = Instant::now() + wait;
             while Instant::now() < end && self.runs(object)? {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         }
         if self.runs(object)? { Err(Status::deadline_exceeded(format!("{} does not end", object.id))) } else { Ok(()) }

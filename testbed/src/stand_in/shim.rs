@@ -24,7 +24,7 @@ pub(super) const NAME: &str = "containerd-shim-runc-v2";
 
 /// How long a new shim may take to answer.
 const START: Duration = Duration::from_secs(10);
-/// How often it looks whether something below it has ended.
+/// How often it checks whether something below it has ended.
 const REAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How long a client may take for its line.
 const LINE: Duration = Duration::from_secs(1);

@@ -56,7 +56,7 @@ pub struct PodContainer {
     pub waiting: Option<String>,
     /// Why it ended, while it is not started again.
     ///
-    /// Kubelet 1.36 reports a container in back-off like this first, and as `CrashLoopBackOff` only when it looks
+    /// Kubelet 1.36 reports a container in back-off like this first, and as `CrashLoopBackOff` only when it checks
     /// at the pod again, 60 to 90 s later: in a shorter back-off never.
     pub terminated: Option<String>,
     /// When it ended, which is when its back-off began
@@ -69,7 +69,7 @@ pub struct PodContainer {
 
 impl Cluster {
     /// Asks for all nodes and pods.
-    pub(super) fn look(kubectl: Kubectl) -> Result<Self> {
+    pub(super) fn read(kubectl: Kubectl) -> Result<Self> {
         let nodes: Items<core::Node> = get(kubectl(), &["nodes"])?;
         let spec = |node: core::Node| {
             let spec = serde_json::to_value(node.spec.unwrap_or_default()).context("the spec of a node")?;

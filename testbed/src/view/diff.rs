@@ -1,4 +1,4 @@
-//! What changed between two looks that should not have.
+//! What changed between two views that should not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -10,7 +10,7 @@ use super::{NodeView, Pod, PodName, Snapshot};
 /// How the kernel names every shim of containerd.
 const SHIM: &str = "containerd-shim";
 
-/// What may differ: the objects of the injected fault and what heals them, nothing else.
+/// What may differ: the objects of the injected fault and what resolves them, nothing else.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed {
     pods: Vec<(String, String)>,
@@ -144,7 +144,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
         let (old, new) = (old.unwrap_or(&missing_before), new.unwrap_or(&missing_after));
         compare_node(
             node,
-            &Looks { before: old, after: new, pods: &before.cluster.pods },
+            &Views { before: old, after: new, pods: &before.cluster.pods },
             allowed,
             &mut changes,
             &mut counts,
@@ -154,14 +154,14 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
 }
 
 /// One node at both times.
-struct Looks<'a> {
+struct Views<'a> {
     before: &'a NodeView,
     after: &'a NodeView,
     /// Pods of the cluster before
     pods: &'a [Pod],
 }
 
-impl Looks<'_> {
+impl Views<'_> {
     /// Whether something that no longer ran was the kubelet's to collect: it removes what is left of a deleted pod by itself,
     /// at a time of its own choice.
     fn remains(&self, pod: &PodName) -> bool {
@@ -169,8 +169,8 @@ impl Looks<'_> {
     }
 }
 
-fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Changes, counts: &mut Counts) {
-    let (before, after) = (looks.before, looks.after);
+fn compare_node(node: &str, views: &Views, allowed: &Allowed, changes: &mut Changes, counts: &mut Counts) {
+    let (before, after) = (views.before, views.after);
     // A leaked shim's sandbox may be in one list only, or its pod already gone from it.
     let owners: BTreeMap<&str, &PodName> =
         [before, after].iter().flat_map(|view| &view.lists.sandboxes).map(|s| (s.id.as_str(), &s.pod)).collect();
@@ -182,7 +182,7 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
 
     let sandboxes = |view: &NodeView| -> BTreeMap<(String, String), String> {
         let lists =
-            view.lists.sandboxes.iter().filter(|s| !stopped && !free(&s.pod) && (s.ready || !looks.remains(&s.pod)));
+            view.lists.sandboxes.iter().filter(|s| !stopped && !free(&s.pod) && (s.ready || !views.remains(&s.pod)));
         let entry = |s: &super::Sandbox| ((s.pod.name.clone(), s.id.clone()), format!("ready: {}", s.ready));
         lists.map(entry).collect()
     };
@@ -190,7 +190,7 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
         changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let left = |c: &super::Container| c.state == "EXITED" && looks.remains(&c.pod);
+        let left = |c: &super::Container| c.state == "EXITED" && views.remains(&c.pod);
         let lists = view.lists.containers.iter();
         let lists = lists.filter(|c| !stopped && !free(&c.pod) && !crashes(&c.pod) && !left(c));
         lists.map(|c| ((format!("{}/{}", c.pod.name, c.name), c.id.clone()), c.state.clone())).collect()

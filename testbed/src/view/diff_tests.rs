@@ -157,7 +157,7 @@ fn on_a_stopped_node_pods_restart_but_stay_the_same() {
 }
 
 #[test]
-fn a_leaked_shim_belongs_to_its_pod_although_only_the_first_look_lists_its_sandbox() {
+fn a_leaked_shim_belongs_to_its_pod_although_only_the_first_check_lists_its_sandbox() {
     let mut after = replaced();
     after.nodes.get_mut("real-1").unwrap().processes.push(process(20, "containerd-shim", Some("s-agent-x")));
     assert_eq!(kinds(&after, &Allowed::default().pods("demo", "agent-")), []);

@@ -64,13 +64,13 @@ impl Stat {
     }
 }
 
-/// The processes of two looks, without those that only pass by.
+/// The processes of two lists, without those that only pass by.
 ///
-/// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two looks have in common.
-pub fn standing(look: impl Fn() -> Result<Vec<Process>>) -> Result<Vec<Process>> {
-    let first: BTreeSet<(i32, u64)> = look()?.iter().map(|process| (process.host_pid, process.started)).collect();
+/// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two lists have in common.
+pub fn standing(list: impl Fn() -> Result<Vec<Process>>) -> Result<Vec<Process>> {
+    let first: BTreeSet<(i32, u64)> = list()?.iter().map(|process| (process.host_pid, process.started)).collect();
     std::thread::sleep(Duration::from_secs(2));
-    let mut second = look()?;
+    let mut second = list()?;
     second.retain(|process| first.contains(&(process.host_pid, process.started)));
     Ok(second)
 }
@@ -83,7 +83,7 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
         let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        // A process may end between the listing and the look.
+        // A process may end between the listing and the reading.
         if let Some(stat) = Stat::read(pid) {
             table.insert(pid, stat);
         }

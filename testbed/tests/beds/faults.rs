@@ -1,4 +1,4 @@
-//! Each injector on a real node: what it does, that Kubernetes does not heal it, and that lifting it does.
+//! Each injector on a real node: what it does, that Kubernetes does not repair it, and that lifting it does.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A bed from its beginning to its end: its nodes work as nodes do, an image of the project's runs on them, the operator heals
+//! A bed from its beginning to its end: its nodes work as nodes do, an image of the project's runs on them, the operator repairs
 //! real faults on it and is uninstalled, and nothing of the bed stays. Judged by the bed alone.
 //!
 //! The controls of the demo (the same injections under the dry run, which have to stay sick) take a quarter of an hour more;

@@ -32,7 +32,7 @@ const SOON: Duration = Duration::from_mins(8);
 const HALF: usize = 9_000;
 /// What the probe keeps of a process table, whatever it is.
 const KEPT: usize = 16_384;
-/// A client of the runtime is old after five minutes, and is looked at three times then.
+/// A client of the runtime is old after five minutes, and is checked three times then.
 const CLIENT_NAMED: Duration = Duration::from_mins(9);
 /// How long nothing may be told of a node on which all is well.
 const QUIET: Duration = Duration::from_mins(1);

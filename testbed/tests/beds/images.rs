@@ -38,14 +38,14 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
     pod("reach", images::WORK_IMAGE, "reach", "Never");
 
     let kubectl = || bed.command("kubectl");
-    let look = |name: &str| view::pod(&kubectl, "default", name).unwrap().unwrap();
+    let pod = |name: &str| view::pod(&kubectl, "default", name).unwrap().unwrap();
     let start = Instant::now();
     let done = || {
-        let runs = view::pod_runs(&kubectl, node, &look("product").uid).unwrap();
-        runs.yes() && look("reach").phase == "Succeeded"
+        let runs = view::pod_runs(&kubectl, node, &pod("product").uid).unwrap();
+        runs.yes() && pod("reach").phase == "Succeeded"
     };
     while !done() {
-        assert!(start.elapsed() < Duration::from_mins(3), "{:?} {:?}", look("product"), look("reach"));
+        assert!(start.elapsed() < Duration::from_mins(3), "{:?} {:?}", pod("product"), pod("reach"));
         sleep(Duration::from_millis(200));
     }
     bed.kubectl(&["delete", "pod", "product", "reach"]).unwrap();

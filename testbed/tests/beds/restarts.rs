@@ -21,7 +21,7 @@ const CONTAINERD: &str = "containerd.service";
 /// It is not started again by systemd, and each of its starts is a line in a file.
 const ONCE: &str = "[Service]\nRestart=no\nExecStartPre=sh -c 'echo started >>/run/%n.starts'\n";
 /// A threshold of a minute, an act, and what a busy machine adds.
-const HEALED: Duration = Duration::from_mins(8);
+const RESOLVED_WITHIN: Duration = Duration::from_mins(8);
 const RUNS: Duration = Duration::from_mins(3);
 
 /// Nodes under systemd: seven for the test of this file, and one on which only systemd is at work.
@@ -197,7 +197,7 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     let (containers, before) = (running(node), daemons(node));
     fail(node, unit);
     let last = heartbeat(bed, node);
-    until(&format!("{unit} of {} is started again", node.name), HEALED, || {
+    until(&format!("{unit} of {} is started again", node.name), RESOLVED_WITHIN, || {
         are(&steps(bed, node), &[[action, "Probe", "Succeeded"]])
     });
     assert_eq!(starts(node, unit), 1);
@@ -219,7 +219,7 @@ fn both_down(bed: &Bed, node: &Node) {
     fail(node, KUBELET);
     fail(node, CONTAINERD);
     let last = heartbeat(bed, node);
-    until("runtime and kubelet are started again, in this order", HEALED, || {
+    until("runtime and kubelet are started again, in this order", RESOLVED_WITHIN, || {
         let expected = [["RestartRuntime", "Probe", "Succeeded"], ["RestartKubelet", "Probe", "Succeeded"]];
         are(&steps(bed, node), &expected)
     });
@@ -232,7 +232,7 @@ fn both_down(bed: &Bed, node: &Node) {
 /// A person has stopped a unit, and nothing in the policy says that it is to be started then.
 fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
     node.unit_stop(unit).unwrap();
-    until(&format!("{unit}, which a person has stopped, is left alone and people are told"), HEALED, || {
+    until(&format!("{unit}, which a person has stopped, is left alone and people are told"), RESOLVED_WITHIN, || {
         are(&steps(bed, node), &[[action, "Probe", "Refused"], ["Notify", "Controller", "Succeeded"]])
     });
     let said = remediations(bed, node)[0]["status"]["attempts"][0]["message"].to_string();
@@ -244,7 +244,7 @@ fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
 fn hung_runtime(bed: &Bed, node: &Node) {
     let (containers, runtime) = (running(node), node.daemon("containerd").unwrap());
     runtime.signal(Signal::STOP).unwrap();
-    until("the hung runtime is restarted", HEALED, || {
+    until("the hung runtime is restarted", RESOLVED_WITHIN, || {
         are(&steps(bed, node), &[["RestartRuntime", "Probe", "Succeeded"]])
     });
     assert!(node.daemon("containerd").is_some_and(|now| now != runtime));

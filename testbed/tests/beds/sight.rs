@@ -16,7 +16,7 @@ use crate::until::until;
 
 /// A threshold of a minute and a half, or three minutes where the machine is short of CPU, and what a busy machine adds.
 const NAMED: Duration = Duration::from_mins(8);
-/// Two clean looks, also after the kubelet was away.
+/// Two clean checks, also after the kubelet was away.
 const CLEARED: Duration = Duration::from_mins(2);
 /// Until a pod runs.
 const RUNS: Duration = Duration::from_mins(2);
@@ -156,7 +156,8 @@ fn a_blocked_update_is_named_with_its_evidence_and_taken_back() {
 }
 
 #[test]
-fn a_shim_that_only_seems_to_sleep_a_missing_network_a_deaf_shim_and_a_duplicate_sandbox_are_named_and_taken_back() {
+fn a_shim_that_only_seems_to_sleep_a_missing_network_an_unresponsive_shim_and_a_duplicate_sandbox_are_named_and_taken_back()
+ {
     on(Place::Doubled, |bed, node| {
         let nrh = &bed.programs().nrh;
         sleeping_shim(bed, nrh, node);
@@ -376,14 +377,14 @@ fn full_run(bed: &Bed, node: &Node) {
     Seen { confirmed, gone, ..Seen::of(kind, "containerd", Way::Real) }.record();
 }
 
-/// The kubelet's own check waits five minutes, the probe two more, and looks once a minute by then; one that is slow is
+/// The kubelet's own check waits five minutes, the probe two more, and checks once a minute by then; one that is slow is
 /// waited for as long.
 const PORT_NAMED: Duration = Duration::from_mins(13);
 
 /// Until the kubelet's own check fails: it waits five minutes.
 const CHECK_FAILS: Duration = Duration::from_secs(315);
 
-/// At rest the kubelet's port is asked every ten minutes: something else that is wrong makes the probe look sooner.
+/// At rest the kubelet's port is asked every ten minutes: something else that is wrong makes the probe check sooner.
 fn stalled_sync_loop(bed: &Bed, node: &Node) {
     let seen = sees_at_the_port(bed, node, "SyncLoopStalled", "SyncLoopRunning", |bed, node, _| {
         let injection = faults::dead_mount(node).unwrap();
@@ -402,7 +403,7 @@ fn slow_relists(bed: &Bed, node: &Node) {
     assert!(seen["message"].as_str().unwrap().contains("30 s or more"), "{seen}");
 }
 
-/// Injects, waits until the fault is confirmed while the node is Ready, then lifts and waits until the look is clean.
+/// Injects, waits until the fault is confirmed while the node is Ready, then lifts and waits until the check is clean.
 fn sees_at_the_port(
     bed: &Bed,
     node: &Node,
@@ -411,7 +412,7 @@ fn sees_at_the_port(
     inject: fn(&Bed, &Node, &str) -> Injection,
 ) -> Value {
     let uid = victim(bed, node);
-    // With the rights and the certificate of a real kubelet it is told, as soon as two looks have been had.
+    // With the rights and the certificate of a real kubelet it is told, after two checks.
     until("the kubelet's port tells of a healthy node", CLEARED, || condition(bed, node, shown) == "True");
     let injection = inject(bed, node, &uid);
     let mut seen = Value::Null;

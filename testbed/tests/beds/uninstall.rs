@@ -1,5 +1,5 @@
 //! The operator is removed as the README says while it has a node cordoned: the cordon is taken back, nothing stays. Installed again on
-//! the same API server, it heals.
+//! the same API server, it repairs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::until::until;
 
-/// A policy that cordons, heals, and then looks for minutes whether that lasts.
+/// A policy that cordons, repairs, and then watches for minutes whether that lasts.
 const POLICY: &str = "
 apiVersion: runtimehealth.io/v1alpha1
 kind: RemediationPolicy

@@ -48,7 +48,7 @@ fn call() -> Result<String, String> {
     let configuration = Configuration::parse(&text)?;
     match command.as_str() {
         "ADD" => pass_gate(&configuration, "add")?,
-        // Without a gate of its own DEL must not wait behind a hung ADD: a deleted pod is how people try to heal it.
+        // Without a gate of its own DEL must not wait behind a hung ADD: a deleted pod is how people try to repair it.
         "DEL" if configuration.gates.join("del").exists() => pass_gate(&configuration, "del")?,
         _ => {}
     }

@@ -303,7 +303,7 @@ async fn somebodys_cordon(all: &Callers, cases: &mut Cases, mark: Value) -> Resu
     Ok(())
 }
 
-/// DaemonSet pods only, and exactly the one that was looked at.
+/// DaemonSet pods only, and exactly the one that was checked.
 pub async fn pod_deletion(all: &Callers, cases: &mut Cases) -> Result<()> {
     let by = &all.controller;
     let pods = all.admin.must(&get(format!("{PODS}?labelSelector=app.kubernetes.io%2Fname%3Dnrh-probe"))).await?;

@@ -214,8 +214,8 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
         now["status"]["summary"]["health"] == "Unhealthy" && now["status"]["probe"]["sequence"] == 22,
         "both wrote: {now}"
     );
-    let veto = json!({"spec": {"suspend": true, "suspendedBy": "system:serviceaccount:default:olga"}});
-    cases.allowed(&all.operator, "suspend a node", merge(report("worker-1"), veto)).await;
+    let suspension = json!({"spec": {"suspend": true, "suspendedBy": "system:serviceaccount:default:olga"}});
+    cases.allowed(&all.operator, "suspend a node", merge(report("worker-1"), suspension)).await;
     Ok(())
 }
 

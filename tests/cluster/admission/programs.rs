@@ -117,7 +117,7 @@ async fn another_operator(bed: &Bed) -> Result<Person<'_>> {
 
 /// Suspended in one's own name, and lifted by others only where they say that they mean it.
 async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person<'_>; 3]) -> Result<()> {
-    let veto = async || anyhow::Ok(all.admin.must(&get(report("worker-2"))).await?["spec"].clone());
+    let suspension = async || anyhow::Ok(all.admin.must(&get(report("worker-2"))).await?["spec"].clone());
     ann.fails(
         cases,
         &["suspend", "worker-2"],
@@ -125,15 +125,15 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
     )?;
     let hers = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
     olga.succeeds(cases, &["suspend", "worker-2", "--reason", "disk swap"], &[&format!("suspended by {OLGA}")])?;
-    let found = veto().await?;
+    let found = suspension().await?;
     cases.note("olga's exclusion, as it stands in the API", found == hers, &found.to_string());
     let whose = format!("by {OLGA}: disk swap");
     otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is suspended already", &whose, "--force"])?;
     otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --force"])?;
-    let found = veto().await?;
+    let found = suspension().await?;
     cases.note("it still stands", found == hers, &found.to_string());
     otto.succeeds(cases, &["resume", "worker-2", "--force"], &["is resumed; it was suspended", &whose])?;
-    let found = veto().await?;
+    let found = suspension().await?;
     cases.note("it is lifted, with its words", found == json!({"suspend": false}), &found.to_string());
     olga.succeeds(cases, &["resume", "worker-2"], &["is not suspended; nothing was changed"])?;
     olga.fails(cases, &["suspend", "worker-9"], &["cannot read NodeRuntimeHealth worker-9"])

@@ -51,13 +51,13 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
         cases.denied(olga, &format!("{name}: {what}"), spec(change), right).await;
     }
 
-    let mut heals = hung.clone();
-    heals["steps"] = json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}}]);
-    heals["name"] = json!("hung-and-healed");
+    let mut resolves = hung.clone();
+    resolves["steps"] = json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}}]);
+    resolves["name"] = json!("hung-and-healed");
     let more = tells("more", &json!(["KubeletDown"]));
     for (what, change) in [
         ("the rules before it change places", rules(&[&full, &hung, &harsh, &last])),
-        ("a rule before it does something else", rules(&[&heals, &full, &harsh, &last])),
+        ("a rule before it does something else", rules(&[&resolves, &full, &harsh, &last])),
         ("a rule behind it goes", rules(&[&hung, &full, &harsh])),
         ("its policy goes behind others", json!({"priority": 9})),
         ("another rule comes before it", rules(&[&more, &hung, &full, &harsh])),

@@ -174,7 +174,7 @@ fn is_account(write: &Write, simulated: &BTreeSet<String>) -> bool {
         ("create" | "update", "leases.coordination.k8s.io", "nrh-system") => name == "nrh-controller",
         ("create", "noderuntimehealths.runtimehealth.io", "")
         | ("patch", "noderuntimehealths/status.runtimehealth.io", "")
-        // Requests for a fresh check; that none is an order is looked for by itself.
+        // Requests for a fresh check; that none is an order is checked by itself.
         | ("create" | "patch", "nodecommands.runtimehealth.io", "") => is_node,
         ("patch", "remediationpolicies/status.runtimehealth.io", "") => name == POLICY,
         ("create" | "patch" | "delete", "noderemediations.runtimehealth.io", "")

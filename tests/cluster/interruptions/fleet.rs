@@ -26,11 +26,11 @@ use tokio::time::sleep;
 use crate::interruptions::{daemons, workload};
 use crate::simulated_node;
 
-/// How often probes report and kubelets look.
+/// How often probes report and kubelets relist.
 const BEAT: Duration = Duration::from_millis(300);
 /// How often a node says that it is Ready.
 const READY: Duration = Duration::from_secs(5);
-/// How long a healing may take.
+/// How long a remediation may take.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// How the kubelet of a node is.
@@ -136,17 +136,18 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until the node's remediation has healed it.
-    pub async fn healed(&self, node: &str) -> Result<()> {
+    /// Waits until the node's remediation has repaired it.
+    pub async fn resolved(&self, node: &str) -> Result<()> {
         let ends = Instant::now() + LIMIT;
         loop {
             let remediations = self.remediations(node).await?;
             let is_over =
                 |remediation: &&NodeRemediation| remediation.status.as_ref().is_some_and(|s| s.finished_at.is_some());
-            let has_healed = |remediation: &NodeRemediation| {
+            let has_resolved = |remediation: &NodeRemediation| {
                 remediation.status.as_ref().is_some_and(|s| s.phase == Phase::Succeeded)
             };
-            if remediations.iter().any(has_healed) && remediations.iter().filter(is_over).count() == remediations.len()
+            if remediations.iter().any(has_resolved)
+                && remediations.iter().filter(is_over).count() == remediations.len()
             {
                 return Ok(());
             }
@@ -163,12 +164,12 @@ impl Fleet {
         Ok(all.into_iter().filter(|remediation| remediation.spec.node_name == node).collect())
     }
 
-    /// What must hold once a node is healed by a Job, whatever happened on the way.
+    /// What must hold once a node is repaired by a Job, whatever happened on the way.
     pub async fn check(&self, node: &str) -> Result<()> {
         self.check_acts(node, &["Job"]).await
     }
 
-    /// What must hold once a node is healed by these acts, each once and in that order.
+    /// What must hold once a node is repaired by these acts, each once and in that order.
     pub async fn check_acts(&self, node: &str, acts: &[&str]) -> Result<()> {
         let done = self.done.lock().unwrap().clone();
         let done: Vec<(String, String)> = done.into_iter().filter(|(id, _)| id.starts_with(node)).collect();

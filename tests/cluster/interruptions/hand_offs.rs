@@ -30,8 +30,8 @@ use crate::remediators::{SELF_NODE, definitions, machine_rights, template};
 const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
 /// The role of the sample.
 const ROLE: &str = "hand-off-to-self-node-remediation";
-/// Longer than the controller waits between two looks at an object.
-const LOOK: Duration = Duration::from_secs(11);
+/// Longer than the controller waits between two checks of an object.
+const CHECK_WAIT: Duration = Duration::from_secs(11);
 /// The time of the remediator that is late: the controller has read at least once by then that it is at work.
 const LATE: &str = "24s";
 
@@ -160,10 +160,10 @@ impl Play<'_> {
 
     /// The remediator is done, the node is well after that, and the remediation ends so.
     async fn comes_back(&self, node: &str) -> Result<()> {
-        self.remediators.will(node, Does::Heals);
+        self.remediators.will(node, Does::Repairs);
         self.first_step(node, &[StepState::Verifying]).await?;
         self.stage.fleet.well(node);
-        self.stage.fleet.healed(node).await
+        self.stage.fleet.resolved(node).await
     }
 
     /// Waits until the node's object is gone and the remediation owes nothing any more.
@@ -265,15 +265,15 @@ async fn cut_off(play: &Play<'_>, node: &str, fate: Fate, owed: Option<&str>) ->
 /// Each kind of answer, and none in time.
 async fn answers(play: &Play<'_>) -> Result<()> {
     for (node, policy, does) in [
-        ("well-self", "self", Does::Heals),
-        ("well-metal", "metal", Does::Heals),
+        ("well-self", "self", Does::Repairs),
+        ("well-metal", "metal", Does::Repairs),
         ("failed", "self", Does::Fails),
         ("late", "late", Does::Works),
     ] {
         play.node(node, policy, does).await?;
     }
     for node in ["cut-before", "cut-after"] {
-        play.remediators.will(node, Does::Heals);
+        play.remediators.will(node, Does::Repairs);
     }
 
     for (node, (api_version, kind)) in [("well-self", KINDS[0]), ("well-metal", KINDS[1])] {
@@ -315,7 +315,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     let said = format!("its remediator is still at work after {LATE}");
     ensure!(late.message.contains(&said), "expected {said:?}, found {:?}", late.message);
     for node in ["well-self", "well-metal", "cut-before", "cut-after"] {
-        play.stage.fleet.healed(node).await?;
+        play.stage.fleet.resolved(node).await?;
     }
     for node in ["well-self", "well-metal", "failed", "late", "cut-before", "cut-after"] {
         play.taken_back(node).await?;
@@ -364,7 +364,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     let said = said.await.with_context(|| format!("held on denied at last: {last:?}"))?;
     println!("without the right: {said}");
     play.first_step("owed", &[StepState::Succeeded]).await?;
-    sleep(LOOK.saturating_sub(taken.elapsed())).await;
+    sleep(CHECK_WAIT.saturating_sub(taken.elapsed())).await;
     play.first_step("at-work", &[StepState::Started]).await.context("the hand-off whose object cannot be read")?;
     let owed = play.remediation("owed").await?.unwrap();
     ensure!(play.stands("owed").await? && !owed.finalizers().is_empty(), "expected it to be owed: {owed:#?}");
@@ -375,7 +375,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
 
     give_rights(play.stage)?;
     play.taken_back("owed").await?;
-    play.stage.fleet.healed("owed").await?;
+    play.stage.fleet.resolved("owed").await?;
     until("the hand-off after all", LIMIT, async || Ok(play.stands("denied").await?.then_some(()))).await?;
     play.comes_back("at-work").await?;
     let denied = until("the step that followed the refused one", LIMIT, async || {
@@ -391,8 +391,8 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     ensure!(actions == BTreeSet::from(["HandOff"]), "the refusal was answered by another step: {denied:#?}");
     play.stage.fleet.well("denied");
     for node in ["at-work", "denied"] {
-        play.remediators.will(node, Does::Heals);
-        play.stage.fleet.healed(node).await?;
+        play.remediators.will(node, Does::Repairs);
+        play.stage.fleet.resolved(node).await?;
         play.taken_back(node).await?;
     }
     for node in ["at-work", "owed", "denied"] {

@@ -32,7 +32,7 @@ pub async fn is_shown(stage: &Stage<'_>, tool: &std::path::Path) -> Result<()> {
     let leader = start(&stage.upstream);
     stage.fleet.sick_node("shown-1").await?;
     bed.kubectl(&["apply", "-f", &folder("config/policies/orphans.yaml")])?;
-    stage.fleet.healed("shown-1").await?;
+    stage.fleet.resolved("shown-1").await?;
     // One for which the controller lacks a right: the API server takes it.
     bed.kubectl(&["apply", "-f", &folder("config/samples/drain.yaml")])?;
     bed.kubectl(&["apply", "-f", &folder("config/samples/suspend-all.yaml")])?;

@@ -35,7 +35,7 @@ use crate::interruptions::{
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_LADDER";
-/// More than one healing takes; a healing of which no write is hit ends the count.
+/// More than one remediation takes; a remediation of which no write is hit ends the count.
 const MOST_POINTS: usize = 60;
 /// Stands for a run in which there was no such write any more: all have been met.
 const ALL: &str = "";
@@ -207,7 +207,7 @@ impl Range<'_> {
         Ok(Row { title: ladder.title, by: ladder.by, kinds })
     }
 
-    /// A node is healed, and the leader dies at that write of its remediation. The next leader, and the write, if there was such a one.
+    /// A node is repaired, and the leader dies at that write of its remediation. The next leader, and the write, if there was such a one.
     async fn point(
         &self,
         ladder: &Ladder,
@@ -218,7 +218,7 @@ impl Range<'_> {
     ) -> Result<(Leader, Option<Call>)> {
         let (fleet, rival) = (&self.stage.fleet, format!("other-than-{node}"));
         if ladder.fault.is_cluster_fault() {
-            // One that knows the set from its beginning looks at it again after a quarter of a minute.
+            // One that knows the set from its beginning checks it again after a quarter of a minute.
             self.kill(leader).await?;
             self.sick(ladder, node).await?;
             self.aim.take(node, fate, at);
@@ -311,10 +311,10 @@ impl Range<'_> {
         self.stage.fleet.remove(node).await
     }
 
-    /// Waits until the node's remediation has healed it, holds nothing any more, and no order stands.
+    /// Waits until the node's remediation has repaired it, holds nothing any more, and no order stands.
     async fn settled(&self, node: &str) -> Result<()> {
         let fleet = &self.stage.fleet;
-        fleet.healed(node).await?;
+        fleet.resolved(node).await?;
         let commands: Api<NodeCommand> = Api::all(self.stage.admin.clone());
         until("the end of what the remediation holds, and of the order", LIMIT, async || {
             let holds = fleet.remediations(node).await?.iter().any(|remediation| !remediation.finalizers().is_empty());

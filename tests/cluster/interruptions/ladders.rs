@@ -24,7 +24,7 @@ pub enum By {
 /// Which test a kind of remediation belongs to: each has a bed of its own, and they may run beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What heals by itself.
+    /// What resolves by itself.
     Killed,
     /// A drain that is done has been quiet for a while.
     Drained,

@@ -11,17 +11,17 @@ use nrh::core::remediation::Phase;
 use crate::interruptions::{Stage, kill, start, until};
 
 const LIMIT: Duration = Duration::from_mins(2);
-/// A node that was healed before it is deleted, and one that is in work when it is.
+/// A node that was repaired before it is deleted, and one that is in work when it is.
 const NODES: [&str; 2] = ["left-healed", "left-in-work"];
-/// The collector looks anew at what it has put off within so long.
+/// The collector checks anew what it has put off within so long.
 const COLLECTED: Duration = Duration::from_secs(10);
 
 /// Deletes the nodes, and looks for their remediations.
 pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
-    let [healed, in_work] = NODES;
+    let [resolved, in_work] = NODES;
     let leader = start(&stage.upstream);
-    stage.fleet.sick_node(healed).await?;
-    stage.fleet.healed(healed).await?;
+    stage.fleet.sick_node(resolved).await?;
+    stage.fleet.resolved(resolved).await?;
     stage.fleet.keep_idle(true);
     stage.fleet.sick_node(in_work).await?;
     until("the cordon of the second node", LIMIT, async || {
@@ -55,7 +55,7 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
         let status = remediation.status.clone().unwrap_or_default();
         ensure!(remediation.metadata.deletion_timestamp.is_none(), "remediation {name:?} is being deleted");
         ensure!(!status.attempts.is_empty(), "remediation {name:?} has lost what was done: {status:#?}");
-        let expected = if remediation.spec.node_name == healed { Phase::Succeeded } else { Phase::Cancelled };
+        let expected = if remediation.spec.node_name == resolved { Phase::Succeeded } else { Phase::Cancelled };
         ensure!(status.phase == expected, "remediation {name:?}: expected {expected:?}, found {status:#?}");
     }
     println!("two nodes were deleted and their reports with them; their remediations are all there");

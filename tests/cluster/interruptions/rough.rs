@@ -1,4 +1,4 @@
-//! Many nodes healed over a way on which every kind of call goes wrong now and then, and every kind of word that a watch has.
+//! Many nodes repaired over a way on which every kind of call goes wrong now and then, and every kind of word that a watch has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
 
 /// Nodes that are sick at once.
 const SICK: usize = 8;
-/// How long all healings may take: three times what they take on two busy cores.
+/// How long all remediations may take: three times what they take on two busy cores.
 const LIMIT: Duration = Duration::from_mins(20);
 /// Another number makes other trouble.
 const SEED: &str = "NRH_SEED";
@@ -160,7 +160,7 @@ impl Judge for Trouble {
     }
 }
 
-/// Heals many nodes over such a way. A leader that stands down is replaced.
+/// Repairs many nodes over such a way. A leader that stands down is replaced.
 pub async fn way(stage: &Stage<'_>) -> Result<()> {
     let (begun, fleet) = (Timestamp::now(), &stage.fleet);
     let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x9e37_79b9_7f4a_7c15_u64);
@@ -172,11 +172,11 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
     let met = Met::default();
     let way = rough(stage.upstream.clone(), Arc::new(Notify::new()), Trouble::new(seed, met.clone()));
     let so_far = || met.lock().unwrap().clone();
-    let replaced = all_are_healed(stage, &way, &nodes).await;
+    let replaced = all_are_resolved(stage, &way, &nodes).await;
     let replaced = replaced.map_err(|error| error.context(format!("with {SEED}={seed}, met {:#?}", so_far())))?;
     let calm = start(&stage.upstream);
     for node in &nodes {
-        fleet.healed(node).await?;
+        fleet.resolved(node).await?;
         fleet.check(node).await?;
     }
     fleet.ledger_is_empty().await?;
@@ -192,7 +192,7 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
 }
 
 /// Waits until all are, and never more are in work than may be; how often the leader was replaced.
-async fn all_are_healed(stage: &Stage<'_>, way: &kube::Client, nodes: &[String]) -> Result<usize> {
+async fn all_are_resolved(stage: &Stage<'_>, way: &kube::Client, nodes: &[String]) -> Result<usize> {
     let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
     let (ends, mut leader, mut replaced) = (Instant::now() + LIMIT, start(way), 0);
     loop {
@@ -205,9 +205,9 @@ async fn all_are_healed(stage: &Stage<'_>, way: &kube::Client, nodes: &[String])
         let ours = || all.iter().filter(|remediation| nodes.contains(&remediation.node));
         let open = ours().filter(|remediation| remediation.is_open()).count();
         ensure!(open <= AT_A_TIME, "{open} remediations at a time, at most {AT_A_TIME} are allowed");
-        let healed =
+        let resolved =
             |node: &String| ours().any(|remediation| remediation.node == *node && remediation.finished_at.is_some());
-        if nodes.iter().all(healed) {
+        if nodes.iter().all(resolved) {
             kill(&stage.admin, leader).await?;
             return Ok(replaced);
         }

@@ -63,7 +63,7 @@ async fn hand_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut seen: watc
     }
 }
 
-/// One node is healed, all connections fall silent, and another one is healed.
+/// One node is repaired, all connections fall silent, and another one is repaired.
 pub async fn connections_are_given_up(stage: &Stage<'_>) -> Result<()> {
     let mut config: Config = controllers_config(stage.bed).await?;
     let host = config.cluster_url.host().context("the API server's host")?.to_owned();
@@ -75,7 +75,7 @@ pub async fn connections_are_given_up(stage: &Stage<'_>) -> Result<()> {
     let leader = start_with(Calls::from_config(config)?, "behind-a-router");
     for node in ["before-silence", "after-silence"] {
         stage.fleet.sick_node(node).await?;
-        stage.fleet.healed(node).await?;
+        stage.fleet.resolved(node).await?;
         stage.fleet.check(node).await?;
         router.forget();
     }

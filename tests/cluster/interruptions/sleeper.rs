@@ -62,7 +62,7 @@ fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usi
     made
 }
 
-/// The first leader stands still in the midst of many healings and wakes in the midst of the second's.
+/// The first leader stands still in the midst of many remediations and wakes in the midst of the second's.
 pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
@@ -95,7 +95,7 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     ensure!(first.is_gone(), "the first goes on beside the second: {}", first.log());
     ensure!(first.log().contains("stands down"), "expected the first to say why it ends: {}", first.log());
     for node in &names {
-        fleet.healed(node).await?;
+        fleet.resolved(node).await?;
         fleet.check(node).await?;
     }
     fleet.ledger_is_empty().await?;

@@ -23,7 +23,7 @@ pub const KINDS: [(&str, &str); 2] = [(SELF_NODE, "SelfNodeRemediation"), (METAL
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// Says that it is done; the probe sees later that the node is well.
-    Heals,
+    Repairs,
     /// Says that it has failed.
     Fails,
     /// Goes on and on.
@@ -115,10 +115,10 @@ impl Remediators {
 /// What a remediator says in its object.
 fn answer(kind: &str, does: Does) -> Value {
     if kind != "SelfNodeRemediation" {
-        return json!({"phase": if does == Does::Heals { "Waiting" } else { "Running" }});
+        return json!({"phase": if does == Does::Repairs { "Waiting" } else { "Running" }});
     }
     let (processing, succeeded) = match does {
-        Does::Heals => ("False", "True"),
+        Does::Repairs => ("False", "True"),
         Does::Fails => ("False", "False"),
         Does::Works => ("True", "Unknown"),
     };

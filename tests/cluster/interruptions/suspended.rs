@@ -21,8 +21,8 @@ const SICK: usize = 40;
 const UNDER_WAY: usize = 8;
 /// A call that was under way may arrive so long after the controller's word.
 const BOUND: Duration = Duration::from_secs(1);
-/// For how long it is looked whether anything starts.
-const LOOK: Duration = Duration::from_secs(10);
+/// For how long it is checked whether anything starts.
+const WATCH_TIME: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_mins(3);
 
 const POLICY: &str = "
@@ -46,7 +46,7 @@ fn starts(write: &Write) -> bool {
     ["create jobs.batch", "create noderemediations.runtimehealth.io"].contains(&write.kind().as_str())
 }
 
-/// Nothing starts from a second after the command on, what was begun comes to its end, and after the other command all is healed.
+/// Nothing starts from a second after the command on, what was begun comes to its end, and after the other command all is resolved.
 pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
@@ -63,7 +63,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     // It returns once the controller has confirmed it.
     nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"]).await?;
     let suspended = Timestamp::now();
-    tokio::time::sleep(LOOK).await;
+    tokio::time::sleep(WATCH_TIME).await;
 
     let writes = account::since(bed, begun)?;
     let last = writes.iter().filter(|write| starts(write) && write.is_done()).map(|write| write.at).max();

@@ -15,7 +15,7 @@ const SICK: usize = 8;
 /// What they are called in the audit log, and how many terms each has behind it: the later leader has more.
 const LEADERS: [(&str, i32); 2] = [("one", 0), ("two", 1_000_000_000)];
 
-/// Both heal the same nodes.
+/// Both repair the same nodes.
 pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     let names: Vec<String> = (1..=SICK).map(|number| format!("both-{number}")).collect();
@@ -27,7 +27,7 @@ pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
         fleet.sick_node(node).await?;
     }
     for node in &names {
-        fleet.healed(node).await?;
+        fleet.resolved(node).await?;
         fleet.check(node).await?;
     }
     fleet.ledger_is_empty().await?;

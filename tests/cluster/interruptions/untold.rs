@@ -20,8 +20,8 @@ use crate::interruptions::way::{Call, Fate, Judge, rough};
 use crate::interruptions::{Stage, account, kill, start, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
-/// For how long it is looked whether anything is done.
-const LOOK: Duration = Duration::from_secs(6);
+/// For how long it is checked whether anything is done.
+const WATCH_TIME: Duration = Duration::from_secs(6);
 const POLICIES: &str = "remediationpolicies";
 
 /// Which changes are kept back, and how many were.
@@ -87,12 +87,12 @@ impl Judge for Untold {
     }
 }
 
-/// Healings of which the controller is not told, and a policy that is suspended and nobody tells.
+/// Remediations of which the controller is not told, and a policy that is suspended and nobody tells.
 pub async fn is_seen_later(stage: &Stage<'_>) -> Result<()> {
     // Of what it writes itself it knows by the answers.
-    healed_without(stage, "untold-most", &["noderemediations", "nodes", "jobs"]).await?;
-    // That its Job has ended is seen, what it said is not: it is waited for, in vain, and the probe's clean look decides.
-    healed_without(stage, "untold-answer", &["pods"]).await?;
+    resolved_without(stage, "untold-most", &["noderemediations", "nodes", "jobs"]).await?;
+    // That its Job has ended is seen, what it said is not: it is waited for, in vain, and the probe's clean check decides.
+    resolved_without(stage, "untold-answer", &["pods"]).await?;
     cordoned_by_a_person(stage).await.context("the cordon of a person")?;
     suspended(stage).await.context("the suspension")
 }
@@ -117,7 +117,7 @@ async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
         nodes.patch(node, &PatchParams::default(), &patch).await?;
     }
     stage.fleet.keep_idle(false);
-    stage.fleet.healed(node).await?;
+    stage.fleet.resolved(node).await?;
     stage.fleet.ledger_is_empty().await?;
     let last =
         until("the end of our mark", LIMIT, async || Ok(Some(nodes.get(node).await?).filter(|node| !is_marked(node))))
@@ -128,12 +128,12 @@ async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
     kill(&stage.admin, leader).await
 }
 
-/// A node is healed, once, though no change of these is told from the begin of its remediation on.
-async fn healed_without(stage: &Stage<'_>, node: &str, resources: &'static [&'static str]) -> Result<()> {
+/// A node is repaired, once, though no change of these is told from the begin of its remediation on.
+async fn resolved_without(stage: &Stage<'_>, node: &str, resources: &'static [&'static str]) -> Result<()> {
     let untold = Untold::of_remediation(resources);
     let leader = start(&rough(stage.upstream.clone(), Arc::new(Notify::new()), untold.clone()));
     stage.fleet.sick_node(node).await?;
-    stage.fleet.healed(node).await.with_context(|| format!("without changes of {resources:?}"))?;
+    stage.fleet.resolved(node).await.with_context(|| format!("without changes of {resources:?}"))?;
     stage.fleet.check(node).await.with_context(|| format!("without changes of {resources:?}"))?;
     stage.fleet.ledger_is_empty().await?;
     let count = untold.count();
@@ -146,9 +146,9 @@ async fn healed_without(stage: &Stage<'_>, node: &str, resources: &'static [&'st
 async fn suspended(stage: &Stage<'_>) -> Result<()> {
     let (untold, node, begun) = (Untold::default(), "untold-stop", Timestamp::now());
     let leader = start(&rough(stage.upstream.clone(), Arc::new(Notify::new()), untold.clone()));
-    // One that is healed shows that all was listed, and the policy with it.
+    // One that is resolved shows that all was listed, and the policy with it.
     stage.fleet.sick_node("untold-before").await?;
-    stage.fleet.healed("untold-before").await?;
+    stage.fleet.resolved("untold-before").await?;
     untold.keep_back(POLICIES);
     suspend(stage, true).await?;
     until("a change of the policy that is not told", LIMIT, async || {
@@ -163,7 +163,7 @@ async fn suspended(stage: &Stage<'_>) -> Result<()> {
     suspend(stage, false).await?;
     nothing_is_done(stage, node, begun).await?;
     untold.tell(POLICIES);
-    stage.fleet.healed(node).await.context("after the next list")?;
+    stage.fleet.resolved(node).await.context("after the next list")?;
     stage.fleet.ledger_is_empty().await?;
     println!("a suspension that nobody told was obeyed, and its end was seen at the next list");
     kill(&stage.admin, leader).await
@@ -171,7 +171,7 @@ async fn suspended(stage: &Stage<'_>) -> Result<()> {
 
 /// Nothing is, for a while.
 async fn nothing_is_done(stage: &Stage<'_>, node: &str, begun: Timestamp) -> Result<()> {
-    tokio::time::sleep(LOOK).await;
+    tokio::time::sleep(WATCH_TIME).await;
     let writes = account::since(stage.bed, begun)?;
     let acts: Vec<String> = writes.iter().filter(|write| is_act(write, node)).map(ToString::to_string).collect();
     ensure!(acts.is_empty(), "acted for a policy that was suspended when last heard of: {acts:?}");

@@ -1,5 +1,5 @@
 //! What a rule asks of the pod and the node of a fault. What could never be met is refused: who writes it believes that something
-//! is healed, or left alone, and it is not.
+//! is resolved, or left alone, and it is not.
 
 use super::read_selector;
 use crate::policy::{FaultSelector, PolicyMatch};

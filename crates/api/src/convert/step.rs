@@ -11,7 +11,7 @@ use nrh_core::policy::{ApprovalMode, Step};
 /// For how long an approval is waited for, unless the policy says.
 const APPROVED_WITHIN: Duration = Duration::from_hours(1);
 
-/// For how long a fault that no step has healed must stay away before its node is uncordoned, unless the policy says.
+/// For how long a fault that no step has resolved must stay away before its node is uncordoned, unless the policy says.
 const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 
 /// The action of a step. `None` if it needs parameters, and the step has none.

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_others_are_vetoes() {
+    fn marks_of_others_are_exclusions() {
         let seen = view(&node(json!({
             "metadata": {"name": "w1", "labels": {EXCLUDE_LABEL: ""}, "annotations": {CORDON_ANNOTATION: "e1"}},
             "spec": {"unschedulable": true, "taints": [

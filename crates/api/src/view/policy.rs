@@ -66,7 +66,7 @@ fn broken(last: &Policy, spec: Option<&RemediationPolicySpec>) -> Policy {
 /// The API server admits only one.
 impl View for RemediationConfig {
     fn store(&self, _name: &str, snapshot: &mut Snapshot) -> bool {
-        suspend(self.veto(), snapshot)
+        suspend(self.suspended_by_text(), snapshot)
     }
 
     fn store_unread(bad: &Unread, _name: &str, snapshot: &mut Snapshot) -> bool {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nrh_core::condition::unlooked;
+use nrh_core::condition::unchecked;
 use nrh_core::fault::MAX_FAULTS;
 use nrh_core::observation::KubeletSettings;
 use nrh_core::reboot::MAX_BOOT_ID;
@@ -52,24 +52,24 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.creates_pods, view.kubelet.settings);
-    (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.stopped)
-        != (&new.node_uid, &new.suspended, &new.unlooked, safe(&new.restart), &new.agent, &new.stopped)
+    (&old.node_uid, &old.suspended, &old.unchecked, safe(&old.restart), &old.agent, &old.stopped)
+        != (&new.node_uid, &new.suspended, &new.unchecked, safe(&new.restart), &new.agent, &new.stopped)
         || kubelet(old) != kubelet(new)
         || beat(old) != beat(new)
         || faults(old) != faults(new)
 }
 
-/// Sets all ages of a report: its last heartbeat is `arrived` old, and `looked` is the age now of a reading that was so old at
+/// Sets all ages of a report: its last heartbeat is `arrived` old, and `check_age` is the age now of a reading that was so old at
 /// that heartbeat.
-pub fn age(view: &mut ReportView, arrived: Duration, looked: impl Fn(Duration) -> Duration) {
+pub fn age(view: &mut ReportView, arrived: Duration, check_age: impl Fn(Duration) -> Duration) {
     if let Some(heartbeat) = view.heartbeat.as_mut() {
         heartbeat.arrived = arrived;
     }
     let (age, checked) = view.kubelet.sent;
     view.kubelet.age = age.saturating_add(arrived);
-    view.kubelet.looked = looked(checked);
+    view.kubelet.checked = check_age(checked);
     for reported in &mut view.faults {
-        reported.looked = looked(Duration::from_secs(reported.fault.check_age_seconds));
+        reported.checked = check_age(Duration::from_secs(reported.fault.check_age_seconds));
     }
 }
 
@@ -80,7 +80,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
     let kubelet = status.kubelet.as_ref().and_then(|kubelet| kubelet.started);
     ReportView {
         node_uid: owner(&object.metadata),
-        suspended: object.veto(),
+        suspended: object.suspended_by_text(),
         heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
             arrived: Duration::ZERO,
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),
@@ -93,9 +93,9 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
             .faults
             .iter()
             .take(MAX_FAULTS)
-            .map(|fault| ReportedFault { fault: fault.clone(), looked: Duration::from_secs(fault.check_age_seconds) })
+            .map(|fault| ReportedFault { fault: fault.clone(), checked: Duration::from_secs(fault.check_age_seconds) })
             .collect(),
-        unlooked: unlooked(|kind| standing_of(&status.conditions, kind)),
+        unchecked: unchecked(|kind| standing_of(&status.conditions, kind)),
         kubelet: process(status),
         restart: restart(status),
         agent: status.command_result.clone(),
@@ -127,13 +127,13 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     let age = made.zip(kubelet.started_at).map(|(made, began)| made.duration_since(began));
     let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
     let mut collectors = status.probe.iter().flat_map(|probe| &probe.collectors);
-    let looked = collectors.find(|collector| collector.name == "kubelet").and_then(|collector| collector.age_seconds);
-    let sent = (age, looked.map_or(UNDATED, Duration::from_secs));
+    let checked = collectors.find(|collector| collector.name == "kubelet").and_then(|collector| collector.age_seconds);
+    let sent = (age, checked.map_or(UNDATED, Duration::from_secs));
     KubeletView {
         began: kubelet.started_at,
         sent,
         age,
-        looked: sent.1,
+        checked: sent.1,
         creates_pods: kubelet.creates_pods == Some(true),
         settings: kubelet.settings.as_ref().map(KubeletSettings::from),
         unfinished: None,

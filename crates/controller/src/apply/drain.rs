@@ -56,7 +56,7 @@ impl Applier {
         let heartbeat = report::view(&live.report).heartbeat;
         let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
         let cannot = cannot_end(view.ready, works, faults);
-        if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = &cannot
+        if let Some(CannotEnd::Known(why) | CannotEnd::Uncertain(why)) = &cannot
             && !params.ignore_runtime_hang
         {
             let node = &remediation.node;

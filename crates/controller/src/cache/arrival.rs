@@ -56,7 +56,7 @@ impl ReportArrivals {
     }
 
     /// Time since a reading that was `age` old when the last heartbeat was made.
-    pub fn look_age(&self, age: Duration, now: Instant) -> Duration {
+    pub fn check_age(&self, age: Duration, now: Instant) -> Duration {
         if self.dated { self.age(now).saturating_add(age) } else { UNDATED }
     }
 }
@@ -83,11 +83,11 @@ mod tests {
     fn a_report_from_before_our_start_is_never_fresh_until_the_next_heartbeat() {
         let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
         assert!(node.note(&beat(7, "2025-01-01T00:00:00Z"), now, secs(1)));
-        assert_eq!(node.look_age(secs(0), now), UNDATED);
+        assert_eq!(node.check_age(secs(0), now), UNDATED);
         assert_eq!(node.age(now), secs(0), "silence counts from when we began to look");
         assert!(!node.note(&beat(7, "2025-01-01T00:00:00Z"), now + secs(5), secs(6)), "the same one, re-listed");
         assert!(node.note(&beat(8, "2025-01-01T00:00:30Z"), now + secs(10), secs(11)));
-        assert_eq!(node.look_age(secs(2), now + secs(13)), secs(5));
+        assert_eq!(node.check_age(secs(2), now + secs(13)), secs(5));
     }
 
     #[test]
@@ -97,9 +97,9 @@ mod tests {
         node.note(&beat(2, "2031-01-01T00:01:00Z"), now + secs(60), secs(60));
         // The watch was interrupted for 200 s, then delivered two reports in a burst.
         node.note(&beat(3, "2031-01-01T00:02:00Z"), now + secs(260), secs(260));
-        assert_eq!(node.look_age(secs(0), now + secs(260)), secs(140));
+        assert_eq!(node.check_age(secs(0), now + secs(260)), secs(140));
         node.note(&beat(4, "2031-01-01T00:04:20Z"), now + secs(260), secs(260));
-        assert_eq!(node.look_age(secs(0), now + secs(260)), secs(0));
+        assert_eq!(node.check_age(secs(0), now + secs(260)), secs(0));
     }
 
     #[test]
@@ -111,10 +111,10 @@ mod tests {
             let at = format!("2025-01-01T01:{:02}:00Z", 2 + i);
             node.note(&beat(3 + i, &at), now + secs(120 + 60 * i), secs(120 + 60 * i));
             if i == 0 {
-                assert_eq!(node.look_age(secs(0), now + secs(120)), secs(3600));
+                assert_eq!(node.check_age(secs(0), now + secs(120)), secs(3600));
             }
         }
-        assert_eq!(node.look_age(secs(0), now + secs(420)), secs(0));
+        assert_eq!(node.check_age(secs(0), now + secs(420)), secs(0));
     }
 
     #[test]
@@ -122,6 +122,6 @@ mod tests {
         let (mut node, now) = (ReportArrivals::default(), Instant::now());
         node.note(&ProbeStatus::default(), now, secs(0));
         node.note(&ProbeStatus { sequence: 1, ..ProbeStatus::default() }, now, secs(0));
-        assert_eq!(node.look_age(secs(0), now), UNDATED);
+        assert_eq!(node.check_age(secs(0), now), UNDATED);
     }
 }

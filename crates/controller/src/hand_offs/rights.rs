@@ -16,7 +16,7 @@ use crate::calls::{CallError, Calls, bounded_opt};
 use nrh_core::hand_off::TemplateRef;
 
 /// How often the controller checks whether a question is due.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Time until the next check after each result: all rights exist, something is lacking, no answer.
 const AGAIN: [Duration; 3] = [Duration::from_mins(5), Duration::from_secs(30), Duration::from_secs(15)];
 /// The verbs that the controller uses on the remediator's objects.
@@ -50,7 +50,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
                 }
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

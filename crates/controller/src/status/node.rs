@@ -7,7 +7,7 @@ use crate::cache::report::ControllerStatus;
 use nrh_api::condition::condition_since;
 use nrh_api::health::{RemediationStatus, Summary};
 use nrh_api::{ConditionReason, ConditionType, WrittenFlap};
-use nrh_core::condition::looked_at;
+use nrh_core::condition::checked_conditions;
 use nrh_core::fault::{Fault, FaultType, MAX_FAULTS};
 use nrh_core::flap::FlapRecord;
 use nrh_core::plan::{NodeStatusView, SelfHealing};
@@ -150,7 +150,7 @@ fn stable(
 /// Current conditions of the probe that nothing confirms now.
 fn unvouched(status_view: &NodeStatusView, current: &ControllerStatus) -> Vec<ConditionType> {
     let silent = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
-    let of_probe = looked_at().chain([ConditionType::RestartSafe]);
+    let of_probe = checked_conditions().chain([ConditionType::RestartSafe]);
     of_probe
         .filter(|kind| current.conditions.get(*kind).is_some())
         .filter(|kind| {

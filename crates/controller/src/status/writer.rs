@@ -306,7 +306,7 @@ impl StatusWriter {
         let is_asked = check == Wanted::Nothing && ask == Ask::default();
         if ask != Ask::default() {
             let (node, node_uid, row) = (node.to_owned(), node_uid.to_owned(), row.cloned());
-            round.writes.push(Write::Look { node, node_uid, row, ask });
+            round.writes.push(Write::Check { node, node_uid, row, ask });
         }
         match self.node_write(node, said, current, round) {
             Compared::Same => current.is_settled = is_asked,

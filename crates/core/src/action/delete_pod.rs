@@ -8,7 +8,7 @@ use super::traits::{RunsOn, Traits};
 pub struct DeletePod;
 
 impl Properties for DeletePod {
-    const TRAITS: Traits = Traits::heals(RunsOn::Controller);
+    const TRAITS: Traits = Traits::resolves(RunsOn::Controller);
 
     fn read(_: &ActionParams) -> Option<Self> {
         Some(Self)

@@ -17,7 +17,7 @@ pub struct HandOff {
 }
 
 impl Properties for HandOff {
-    const TRAITS: Traits = Traits { for_node_conditions: true, ..Traits::heals(RunsOn::Controller) };
+    const TRAITS: Traits = Traits { for_node_conditions: true, ..Traits::resolves(RunsOn::Controller) };
 
     fn read(params: &ActionParams) -> Option<Self> {
         params.hand_off.clone()

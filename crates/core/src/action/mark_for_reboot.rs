@@ -51,7 +51,7 @@ impl MarkForReboot {
 
 impl Properties for MarkForReboot {
     const TRAITS: Traits =
-        Traits { ends_boot: true, block_timeout: Some(BLOCK_TIMEOUT), ..Traits::heals(RunsOn::Probe) };
+        Traits { ends_boot: true, block_timeout: Some(BLOCK_TIMEOUT), ..Traits::resolves(RunsOn::Probe) };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.mark_for_reboot.clone().unwrap_or_default())

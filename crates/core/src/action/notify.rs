@@ -12,7 +12,7 @@ pub struct Notify {
 
 impl Properties for Notify {
     const TRAITS: Traits =
-        Traits { role: Role::Notify, for_node_conditions: true, ..Traits::heals(RunsOn::Controller) };
+        Traits { role: Role::Notify, for_node_conditions: true, ..Traits::resolves(RunsOn::Controller) };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.notify.clone().unwrap_or_default())

@@ -27,7 +27,7 @@ impl Default for Reboot {
 }
 
 impl Properties for Reboot {
-    const TRAITS: Traits = Traits { ends_boot: true, under_cordon: true, ..Traits::heals(RunsOn::Probe) };
+    const TRAITS: Traits = Traits { ends_boot: true, under_cordon: true, ..Traits::resolves(RunsOn::Probe) };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.reboot.clone().unwrap_or_default())

@@ -39,7 +39,7 @@ pub struct ReleaseHungProcess {
 }
 
 impl Properties for ReleaseHungProcess {
-    const TRAITS: Traits = Traits { frees_process: true, ..Traits::heals(RunsOn::JobOrProbe) };
+    const TRAITS: Traits = Traits { frees_process: true, ..Traits::resolves(RunsOn::JobOrProbe) };
 
     fn read(params: &ActionParams) -> Option<Self> {
         params.release_hung_process

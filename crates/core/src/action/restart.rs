@@ -52,7 +52,7 @@ pub struct RestartRuntime(pub Restart);
 macro_rules! restarts {
     ($daemon:expr, by $action:ident) => {
         impl Properties for $action {
-            const TRAITS: Traits = Traits { restarts: Some($daemon), ..Traits::heals(RunsOn::Probe) };
+            const TRAITS: Traits = Traits { restarts: Some($daemon), ..Traits::resolves(RunsOn::Probe) };
 
             fn read(params: &ActionParams) -> Option<Self> {
                 Some(Self(params.restart.clone().unwrap_or_default()))

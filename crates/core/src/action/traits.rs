@@ -11,7 +11,7 @@ pub enum Role {
     /// It keeps pods away from the node while other steps resolve the fault.
     Contain,
     /// It may resolve the fault.
-    Heal,
+    Resolve,
     /// It tells people.
     Notify,
 }
@@ -56,9 +56,9 @@ pub struct Traits {
 
 impl Traits {
     /// An action that resolves a fault, with every other trait absent.
-    pub(super) const fn heals(runs_on: RunsOn) -> Self {
+    pub(super) const fn resolves(runs_on: RunsOn) -> Self {
         Self {
-            role: Role::Heal,
+            role: Role::Resolve,
             runs_on,
             marks_node: false,
             evicts_pods: false,
@@ -73,14 +73,14 @@ impl Traits {
 
     /// An action of the controller that keeps pods away.
     pub(super) const fn contains() -> Self {
-        Self { role: Role::Contain, for_node_conditions: true, ..Self::heals(RunsOn::Controller) }
+        Self { role: Role::Contain, for_node_conditions: true, ..Self::resolves(RunsOn::Controller) }
     }
 }
 
 impl ActionType {
     /// Whether it may resolve a fault.
-    pub fn heals(self) -> bool {
-        self.traits().role == Role::Heal
+    pub fn resolves(self) -> bool {
+        self.traits().role == Role::Resolve
     }
 
     /// Whether it keeps pods away from the node while other steps resolve the fault.
@@ -106,8 +106,8 @@ impl ActionType {
 
 impl Action {
     /// Whether it may resolve a fault.
-    pub fn heals(&self) -> bool {
-        self.kind().heals()
+    pub fn resolves(&self) -> bool {
+        self.kind().resolves()
     }
 
     /// Whether it keeps pods away from the node while other steps resolve the fault.

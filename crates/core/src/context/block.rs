@@ -31,7 +31,7 @@ impl Block {
     }
 
     /// Whether the next check of the probe ends the block.
-    pub const fn awaits_look(&self) -> bool {
+    pub const fn awaits_check(&self) -> bool {
         matches!(self.reason, BlockReason::ProbeNotReporting | BlockReason::StaleEvidence)
     }
 

@@ -56,7 +56,7 @@ impl NodeContext<'_> {
             let is_ambiguous = fault.kind.spec().shows_in == ShowsIn::Pod && seen.fault.state != FaultState::Confirmed;
             return if is_ambiguous { ClearCheck::Unknown } else { ClearCheck::Present };
         }
-        let looked = match fault.kind.spec().shows_in {
+        let checked = match fault.kind.spec().shows_in {
             ShowsIn::Pod => {
                 if self.pods.iter().any(|pod| is_unwell(pod, fault)) {
                     return ClearCheck::Present;
@@ -82,10 +82,10 @@ impl NodeContext<'_> {
             ShowsIn::Report => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
                 // A probe that has just started without its memory, or that lost access to something, may have left it out too.
-                let is_blind = self.report.is_none_or(|report| report.unlooked.contains(&fault.kind));
+                let is_blind = self.report.is_none_or(|report| report.unchecked.contains(&fault.kind));
                 !is_full && !is_blind && self.arrived().is_some_and(is_later)
             }
         };
-        if looked { ClearCheck::Clean } else { ClearCheck::Unknown }
+        if checked { ClearCheck::Clean } else { ClearCheck::Unknown }
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn cluster_faults<'a>(
             let uid = fault.subject.pod.as_ref().map(|pod| pod.uid.as_str());
             let read = node.pods.iter().filter(|pod| Some(pod.pod.uid.as_str()) == uid).map(|pod| pod.read).max();
             let lasted = Duration::from_secs(fault.duration_seconds);
-            ObservedFault { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
+            ObservedFault { checked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
     own.extend(of_kubelet(node, &reported, now));
@@ -32,11 +32,11 @@ pub(super) fn cluster_faults<'a>(
     own.extend(node.flap.and_then(|flap| {
         let (fault, lasted) = flap.fault(node.name).zip(flap.flapping)?;
         // The controller watches the Node, so it has the last written state.
-        Some(ObservedFault { looked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
+        Some(ObservedFault { checked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
     }));
     if let (Probe::Silent, Some(arrived)) = (node.probe, node.arrived()) {
         let fault = probe_not_reporting::fault(node.name, now, arrived);
-        own.push(ObservedFault { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });
+        own.push(ObservedFault { fault: Cow::Owned(fault), checked: Duration::ZERO, lasted: arrived });
     }
     own
 }
@@ -50,15 +50,15 @@ fn of_kubelet<'a>(
     let process = node.own_report().map(|report| &report.kubelet);
     // Nothing is known of a process that nobody checks any more. One missed heartbeat does not void what is known: the controller
     // watches the Node all the while.
-    let looked_at = process.filter(|_| node.probe != Probe::Silent);
-    let blocked = node.view.zip(looked_at).and_then(|(view, process)| {
+    let checked_process = process.filter(|_| node.probe != Probe::Silent);
+    let blocked = node.view.zip(checked_process).and_then(|(view, process)| {
         let fault = kubelet::start_blocked(node.name, view, process, reported)?;
-        Some((fault, process.looked))
+        Some((fault, process.checked))
     });
     let stalled = node.view.and_then(|view| kubelet::pleg_stalled(node.name, view, process, reported));
     let all = blocked.into_iter().chain(stalled.map(|fault| (fault, Duration::ZERO)));
-    all.map(move |(fault, looked)| ObservedFault {
-        looked,
+    all.map(move |(fault, checked)| ObservedFault {
+        checked,
         lasted: kubelet::lasted(&fault, now),
         fault: Cow::Owned(fault),
     })

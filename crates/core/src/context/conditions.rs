@@ -20,7 +20,7 @@ pub(crate) fn seen<'a>(node: &NodeContext<'_>) -> impl Iterator<Item = ObservedF
     let view = node.view.into_iter();
     view.flat_map(move |view| {
         node.noticed.iter().filter(is_asked).map(move |noticed| ObservedFault {
-            looked: Duration::ZERO,
+            checked: Duration::ZERO,
             lasted: noticed.longest(),
             fault: Cow::Owned(noticed.fault(node.name, view.ready != TriState::Unknown)),
         })

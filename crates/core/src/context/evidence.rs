@@ -32,7 +32,7 @@ pub(crate) fn require_fresh(
         }
     }
     let limit = ctx.settings.evidence_max_age;
-    if seen.looked > limit {
+    if seen.checked > limit {
         let message = format!(
             "{} ({}): its last check is older than {}s; a new check was requested",
             fault.kind,

@@ -120,15 +120,15 @@ fn seen<'a>(node: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
         // A probe cannot report what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
             let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);
-            all.push(ObservedFault { fault: believed(&reported.fault), looked: reported.looked, lasted });
+            all.push(ObservedFault { fault: believed(&reported.fault), checked: reported.checked, lasted });
         }
     }
-    // Where a report names a fault twice, the more doubtful entry counts, whatever the order.
+    // Where a report names a fault twice, the more uncertain entry counts, whatever the order.
     all.sort_by(|a, b| {
-        (&a.fault.id, a.fault.state, Reverse(a.looked), a.lasted, a.fault.severity, &a.fault.message).cmp(&(
+        (&a.fault.id, a.fault.state, Reverse(a.checked), a.lasted, a.fault.severity, &a.fault.message).cmp(&(
             &b.fault.id,
             b.fault.state,
-            Reverse(b.looked),
+            Reverse(b.checked),
             b.lasted,
             b.fault.severity,
             &b.fault.message,

@@ -40,7 +40,7 @@ pub(crate) enum Probe {
 pub(crate) struct ObservedFault<'a> {
     pub fault: Cow<'a, Fault>,
     /// Time since the last check of it.
-    pub looked: Duration,
+    pub checked: Duration,
     /// For how long it has been there.
     pub lasted: Duration,
 }
@@ -136,9 +136,9 @@ impl<'a> NodeContext<'a> {
         acts.or_else(|| self.with_rule(fault).next()).or_else(|| self.policies.first().copied())
     }
 
-    /// Returns the dry run that would remediate this fault instead of `heals`, if it acted.
-    pub fn trial_for(&self, fault: &Fault, heals: &Policy) -> Option<&'a Policy> {
-        self.with_rule(fault).next().filter(|first| heals.mode == Mode::Enforce && first.name != heals.name)
+    /// Returns the dry run that would remediate this fault instead of `policy`, if it acted.
+    pub fn trial_for(&self, fault: &Fault, policy: &Policy) -> Option<&'a Policy> {
+        self.with_rule(fault).next().filter(|first| policy.mode == Mode::Enforce && first.name != policy.name)
     }
 
     fn with_rule(&self, fault: &Fault) -> impl Iterator<Item = &'a Policy> {

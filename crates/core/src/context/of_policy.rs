@@ -74,7 +74,7 @@ pub(crate) fn stopped_reason(policy: &Policy) -> Option<String> {
 
 /// The block for a fault of which it is unknown whether a rule matches. Until that is known, no later rule and no other policy
 /// gets the fault.
-pub(crate) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
+pub(crate) fn uncertain(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
     let (reason, todo) = if lack.passes {
         (
             BlockReason::PodUnknown,

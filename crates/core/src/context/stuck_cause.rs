@@ -28,9 +28,9 @@ pub(crate) fn waits_for(node: &NodeContext<'_>, fault: &Fault) -> Option<Duratio
 /// Blocks if the probe has not checked everything since the pod became stuck.
 pub(crate) fn unchecked(node: &NodeContext<'_>, fault: &Fault, stuck_for: Duration) -> Option<Block> {
     let has_reported = node.arrived().is_some_and(|arrived| arrived < stuck_for);
-    let has_looked =
-        node.report.is_some_and(|report| report.unlooked.iter().all(|kind| kind.spec().remedy.hung_process.is_err()));
-    if has_reported && has_looked {
+    let has_checked =
+        node.report.is_some_and(|report| report.unchecked.iter().all(|kind| kind.spec().remedy.hung_process.is_err()));
+    if has_reported && has_checked {
         return None;
     }
     let message = format!(

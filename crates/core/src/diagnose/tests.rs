@@ -60,12 +60,12 @@ fn frozen_init(pid: i32, age: Duration, sandbox_id: &str, group: &str) -> Frozen
 
 fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {
     match findings.coverage.get(&kind).unwrap().of(key) {
-        Verdict::Clean { looked } => Some(looked.as_secs()),
+        Verdict::Clean { checked } => Some(checked.as_secs()),
         Verdict::Unknown { .. } => None,
     }
 }
 
-/// What is said of the node; that the probe cannot look says nothing of it, and has tests of its own.
+/// What is said of the node; that the probe cannot check says nothing of it, and has tests of its own.
 fn of_node(findings: &Findings) -> Vec<&Sighting> {
     findings.sightings.iter().filter(|one| one.kind != FaultType::ProbeDegraded).collect()
 }
@@ -77,7 +77,7 @@ fn only(findings: &Findings) -> &Sighting {
 }
 
 #[test]
-fn a_healthy_node_is_cleanly_looked_at_in_every_kind() {
+fn a_healthy_node_is_cleanly_checked_in_every_kind() {
     let findings = Node::healthy().findings();
     assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
     for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {

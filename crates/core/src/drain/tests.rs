@@ -139,14 +139,14 @@ fn a_node_of_which_something_says_that_it_cannot_end_pods_is_known_as_one() {
         let known = by(&[fault(F::DiskFull, FaultState::Confirmed), fault(kind, FaultState::Confirmed)]);
         assert_eq!(known, Some(CannotEnd::Known(format!("{kind} (runtime) is confirmed"))));
         for state in [FaultState::Suspected, FaultState::Clearing] {
-            assert!(matches!(by(&[fault(kind, state)]), Some(CannotEnd::Doubtful(_))), "{kind} {state:?}");
+            assert!(matches!(by(&[fault(kind, state)]), Some(CannotEnd::Uncertain(_))), "{kind} {state:?}");
         }
     }
-    let doubt = |ready, works| cannot_end(ready, works, &[]);
-    assert!(matches!(doubt(TriState::Unknown, TriState::True), Some(CannotEnd::Doubtful(_))));
-    assert!(matches!(doubt(TriState::True, TriState::False), Some(CannotEnd::Doubtful(_))));
-    assert!(matches!(doubt(TriState::True, TriState::Unknown), Some(CannotEnd::Doubtful(_))));
-    assert_eq!(doubt(TriState::False, TriState::True), None, "a kubelet that works and complains ends pods");
+    let judged = |ready, works| cannot_end(ready, works, &[]);
+    assert!(matches!(judged(TriState::Unknown, TriState::True), Some(CannotEnd::Uncertain(_))));
+    assert!(matches!(judged(TriState::True, TriState::False), Some(CannotEnd::Uncertain(_))));
+    assert!(matches!(judged(TriState::True, TriState::Unknown), Some(CannotEnd::Uncertain(_))));
+    assert_eq!(judged(TriState::False, TriState::True), None, "a kubelet that works and complains ends pods");
 }
 
 #[test]

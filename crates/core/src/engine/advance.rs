@@ -55,7 +55,7 @@ fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slot
     if let Some(why) = scope::broken(cx.policy) {
         set_aside(update, &why, cx.snapshot.now);
     }
-    mark_healed(cx.ctx, cx.node, &mut update.remediation);
+    mark_resolved(cx.ctx, cx.node, &mut update.remediation);
     if update.remediation.phase.is_final() {
         return;
     }
@@ -103,19 +103,19 @@ fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
 }
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
-fn mark_healed(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let current = remediation.current_step().map(|step| step.fault_id.clone());
-    let mut healed = Vec::new();
+    let mut resolved = Vec::new();
     for fault in &remediation.faults {
         if fault.state == Resolution::Resolved || current.as_deref() == Some(fault.id.as_str()) {
             continue;
         }
         let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
         if node.clear_check(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
-            healed.push((fault.id.clone(), fault.kind, after.is_some()));
+            resolved.push((fault.id.clone(), fault.kind, after.is_some()));
         }
     }
-    for (id, kind, was_acted_on) in healed {
+    for (id, kind, was_acted_on) in resolved {
         if let Some(fault) = remediation.fault_mut(&id) {
             fault.state = Resolution::Resolved;
         }
@@ -156,7 +156,7 @@ fn join(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slots
         if let Some((other, RuleMatch::Perhaps(rule, lack))) =
             other.map(|other| (other, cx.node.rule_of(other, &seen.fault)))
         {
-            update.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack));
+            update.block(id, of_policy::uncertain(other, rule, &seen.fault, &lack));
             continue;
         }
         if let Some(other) = other {

@@ -23,7 +23,7 @@ use crate::remediation::{StepRecord, StepState};
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
 
 /// The message of an attempt that timed out while it was unknown which rule applies to the fault.
-const IN_DOUBT: &str =
+const UNCERTAIN: &str =
     "its time was over while nobody knew whether the rule applies to the fault; approval is requested again";
 
 /// Records the attempt, and requests its approval.
@@ -61,7 +61,7 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {
         // Missing knowledge is not a refusal: a person is asked again once it is known which rule applies to the fault.
-        return attempt::end(update, StepState::Cancelled, IN_DOUBT, now);
+        return attempt::end(update, StepState::Cancelled, UNCERTAIN, now);
     }
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
         let why = match (&by, &again) {

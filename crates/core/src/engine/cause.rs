@@ -90,7 +90,7 @@ fn cause_of_other_policy(cx: PolicyContext<'_>, fault: &Fault) -> Option<Block> 
         let rule = readiness::of_fault(cx, cause).ok()?;
         readiness::no_storm(cx, &cause.fault, rule).ok()?;
         let is_open = cx.scope().is_some_and(|scope| scope.blocked(Some(cx.node)).is_none());
-        let acts = rule.steps.iter().find(|step| step.heals()).is_some_and(|step| !step.needs_approval());
+        let acts = rule.steps.iter().find(|step| step.resolves()).is_some_and(|step| !step.needs_approval());
         (is_open && acts).then_some((cause, other))
     })?;
     let message = format!(

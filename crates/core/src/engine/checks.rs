@@ -39,11 +39,11 @@ pub(super) fn still_asked_for(cx: PolicyContext<'_>, rule: &Rule, fault: &Fault,
             Err(Block::new(BlockReason::NotConfirmed, &message))
         }
         _ if step.action.notifies() => Ok(()),
-        Applicability::Perhaps(other, lack) => Err(of_policy::doubtful(policy, other, fault, &lack)),
+        Applicability::Perhaps(other, lack) => Err(of_policy::uncertain(policy, other, fault, &lack)),
         Applicability::Yes => {
             let Some(first) = node.policy_for(fault) else { return Ok(()) };
             match node.rule_of(first, fault) {
-                RuleMatch::Perhaps(other, lack) => Err(of_policy::doubtful(first, other, fault, &lack)),
+                RuleMatch::Perhaps(other, lack) => Err(of_policy::uncertain(first, other, fault, &lack)),
                 RuleMatch::Rule(_) | RuleMatch::Nothing => Ok(()),
             }
         }

@@ -1,6 +1,6 @@
 //! Manual requests: whether a person's request can begin now, why not, and when the controller gives it up.
 //!
-//! A person who has looked at one node knows more about it than a rule does. So a manual request skips what the engine requires
+//! A person who has examined one node knows more about it than a rule does. So a manual request skips what the engine requires
 //! of itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm
 //! that blocks the policy, the cheaper steps before it and, for its first attempt, the approval. A storm blocks automatic
 //! remediation because many nodes may share one cause, or a detector may be wrong. A person can test one node with a manual
@@ -304,7 +304,7 @@ fn step_index<'p>(
     let what = format!("{} ({})", fault.kind, fault.subject);
     let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(cx.policy, rule, fault, &lack).into()),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack).into()),
         RuleMatch::Nothing => {
             let severity = fault.severity.as_str();
             return never(format!("policy {} has no rule for {what} of severity {severity}", cx.policy.name));

@@ -82,7 +82,7 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
                 let activity = if block.waits_for_window() { known.last_touched() } else { known.last_activity() };
                 let remaining = cx.block_timeout(step).saturating_sub(since(cx.snapshot.now, activity));
                 let is_late = remaining.is_zero() || cx.node.probe == Probe::Silent;
-                if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_look()) {
+                if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_check()) {
                     // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
                     (seen, select::may_take(cx, Some(known), seen, rule, step, EvidenceRequirement::Any)?)
                 } else if !remaining.is_zero() && !block.outlasts(remaining) {

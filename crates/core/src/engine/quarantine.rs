@@ -54,12 +54,12 @@ pub(super) fn successor<'a>(
     giver: Option<&Remediation>,
 ) -> Option<&'a Remediation> {
     let is_giver = |kept: &Remediation| giver.is_some_and(|giver| giver.name == kept.name);
-    let healed = |kept: &Remediation| {
+    let resolved = |kept: &Remediation| {
         let is_resolved = |id: &str| giver?.fault(id).map(|fault| fault.state == Resolution::Resolved);
         kept.given_up().all(|fault| is_resolved(&fault.id) == Some(true))
     };
     let mut kept = node.finished.iter().copied().filter(|kept| kept.is_quarantined() && !is_giver(kept));
-    kept.find(|kept| !healed(kept) && over(ctx, node, kept, &mut Requeue::default()).is_none())
+    kept.find(|kept| !resolved(kept) && over(ctx, node, kept, &mut Requeue::default()).is_none())
 }
 
 /// Marks faults as resolved once they have stayed clear for as long as the policy asks.

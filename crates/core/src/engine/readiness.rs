@@ -12,7 +12,7 @@ use crate::policy::{Mode, Rule, RuleMatch};
 use crate::procedure;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
-/// How often one fault may recur within the memory before a person has to look at it.
+/// How often one fault may recur within the memory before a person has to check it.
 const MAX_RECURRENCES: usize = 3;
 
 /// The rule under which a confirmed fault may be remediated now, or why it may not, its cause and storms and budgets aside.
@@ -28,7 +28,7 @@ pub(super) fn of_fault<'p>(cx: PolicyContext<'p>, seen: &ObservedFault<'_>) -> R
     }
     let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(cx.policy, rule, fault, &lack)),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack)),
         RuleMatch::Nothing => {
             let message = format!(
                 "policy {} has no rule for {} of severity {} ({}){}",
@@ -148,11 +148,11 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
             stopped.at,
         );
     }
-    let healed = |e: &Remediation| {
+    let resolved = |e: &Remediation| {
         e.fault(&fault.id).is_some_and(RemediationFault::is_cured)
             && e.steps.iter().any(|s| s.fault_id == fault.id && s.executed_at.is_some())
     };
-    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();
+    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| resolved(e)).map(|(_, at)| at).collect();
     times.sort_unstable();
     match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
         Some(at) => {

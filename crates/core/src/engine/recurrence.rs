@@ -17,7 +17,7 @@ pub(super) fn spent_reason(
     policy: &Policy,
     step: &Step,
 ) -> Option<String> {
-    if !step.heals() || step.on_failure == OnFailure::Stop {
+    if !step.resolves() || step.on_failure == OnFailure::Stop {
         return None;
     }
     let times = times(node, open_fault, policy, step);
@@ -27,7 +27,7 @@ pub(super) fn spent_reason(
 
 /// How often this very step, as the policy defines it now, resolved the fault recently before the fault came back.
 fn times(node: &NodeContext<'_>, open_fault: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
-    let healed = |remediation: &&&Remediation| {
+    let resolved = |remediation: &&&Remediation| {
         let fault = remediation.fault(&open_fault.id).filter(|was| was.rule == open_fault.rule);
         fault.is_some_and(RemediationFault::is_cured) && remediation.policy == policy.name
     };
@@ -38,5 +38,5 @@ fn times(node: &NodeContext<'_>, open_fault: &RemediationFault, policy: &Policy,
         is_here && of_policy::step_of(policy, remediation, record).is_some_and(|named| named == step)
     };
     let of = |remediation: &&Remediation| remediation.steps.iter().filter(|record| is_it(remediation, record)).count();
-    u32::try_from(node.recent.iter().filter(healed).map(of).sum::<usize>()).unwrap_or(u32::MAX)
+    u32::try_from(node.recent.iter().filter(resolved).map(of).sum::<usize>()).unwrap_or(u32::MAX)
 }

@@ -16,14 +16,14 @@ const FREE_TRIES: usize = 5;
 /// the node is not quarantined. The check does not apply to a rule without remediating steps, nor to a rule that keeps the
 /// cordon: the author of such a rule wants the cordon for itself.
 fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str> {
-    let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
-    let is_for_healing = step.action.contains() && !rule.keeps_cordon();
+    let mut resolving = rule.steps.iter().filter(|step| step.resolves()).map(|step| &step.action).peekable();
+    let is_for_resolving = step.action.contains() && !rule.keeps_cordon();
     // An action that was awaited in vain does not help either.
     let helps = |action: &Action| {
         let procedure = procedure::of(action);
         procedure.addresses(fault, node).is_ok() && procedure.require_hope(fault, node, rule).is_ok()
     };
-    if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
+    if !is_for_resolving || resolving.peek().is_none() || resolving.any(helps) {
         return Ok(());
     }
     Err("no step of the rule can resolve it, so the node is not cordoned, tainted or drained for it")
@@ -41,7 +41,7 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, open_fault: &Rem
         if step.action.contains() && !is_available() {
             return false;
         }
-        if step.heals() && procedure.addresses(fault, node).is_ok() {
+        if step.resolves() && procedure.addresses(fault, node).is_ok() {
             let may = || may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
             return !step.needs_approval() && is_available() && may();
         }
@@ -175,8 +175,8 @@ pub(super) fn may_take(
     }
     checks::still_asked_for(cx, rule, &seen.fault, step)?;
     match evidence::require_fresh(cx.node, seen, cx.cluster) {
-        Err(block) if required == EvidenceRequirement::Any && block.awaits_look() => {}
-        looked => looked?,
+        Err(block) if required == EvidenceRequirement::Any && block.awaits_check() => {}
+        checked => checked?,
     }
     if !step.action.notifies() {
         evidence::may_be_touched(cx.node, &seen.fault)?;
@@ -220,7 +220,7 @@ pub(super) fn release_first<'x>(cx: PolicyContext<'x>, fault: &Fault) -> Option<
         let of = remediation.filter(|_| known.is_some_and(|known| known.state == Resolution::Open));
         let step = select_step(cx, &mut open_fault, rule, of, Some(other), &mut Vec::new());
         let Some(step) = step else { return false };
-        if !step.action.traits().frees_process || !step.heals() || step.needs_approval() {
+        if !step.action.traits().frees_process || !step.resolves() || step.needs_approval() {
             return false;
         }
         let may = || match known.filter(|known| known.state == Resolution::Open) {
@@ -254,7 +254,7 @@ pub(super) fn require_prepared(
         after.step_index = after.step_index.saturating_add(1);
         let next = select_step(cx, &mut after, rule, remediation, fault, &mut Vec::new());
         let Some(next) = next else { return Ok(()) };
-        if next.heals() && procedure::of(&next.action).require_available(cx.cluster, cx.node).is_ok() {
+        if next.resolves() && procedure::of(&next.action).require_available(cx.cluster, cx.node).is_ok() {
             return may_take(cx, None, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
         }
     }

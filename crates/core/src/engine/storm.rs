@@ -220,16 +220,16 @@ fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Reme
     let failed = ended.iter().filter(|remediation| has(remediation, &in_vain));
     let last = failed.filter_map(|remediation| remediation.finished_at).max();
     let later = ended.iter().filter(|remediation| last.is_none_or(|last| remediation.started_at >= last));
-    let healed = later.filter(|remediation| {
+    let resolved = later.filter(|remediation| {
         has(remediation, &|fault| {
-            let mut steps = remediation.steps.iter().filter(|step| step.fault_id == fault.id && step.action.heals());
+            let mut steps = remediation.steps.iter().filter(|step| step.fault_id == fault.id && step.action.resolves());
             let was_acted_on = steps.any(|step| step.executed_at.is_some());
             let lasted = fault.since.map(|at| since(remediation.started_at, at));
             let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.window);
             fault.is_cured() && was_acted_on && was_old
         })
     });
-    u32::try_from(healed.count()).unwrap_or(u32::MAX)
+    u32::try_from(resolved.count()).unwrap_or(u32::MAX)
 }
 
 /// One at first, two after one success, four after three successes, and so on.
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn twice_as_many_follow_when_all_before_were_healed() {
+    fn twice_as_many_follow_when_all_before_were_resolved() {
         let all: Vec<u32> = (0..9).map(max_concurrent).collect();
         assert_eq!(all, [1, 2, 2, 4, 4, 4, 4, 8, 8]);
         assert_eq!(max_concurrent(u32::MAX), 1 << 31);

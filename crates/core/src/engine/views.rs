@@ -214,8 +214,11 @@ fn last_done(ctx: Ctx<'_>, node: &NodeContext<'_>) -> String {
     let at = clock(at);
     match remediation.phase {
         Phase::Succeeded => {
-            let step =
-                remediation.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
+            let step = remediation
+                .steps
+                .iter()
+                .rev()
+                .find(|step| step.state == StepState::Succeeded && step.action.resolves());
             step.map_or_else(|| format!("recovered {at}"), |step| format!("resolved {at} by {}", step.phrase()))
         }
         Phase::Failed => format!("not resolved, no step left since {at}"),

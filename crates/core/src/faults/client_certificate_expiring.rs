@@ -36,19 +36,19 @@ const KEY: &str = "kubelet";
 /// Detects an overdue certificate. The wall clock counts here, for the probe as for the kubelet and the API server.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ClientCertificateExpiring;
-    let (disks, looked) = match answer(&seen.disks, seen.now, "the kubelet's certificate", STALE) {
+    let (disks, checked) = match answer(&seen.disks, seen.now, "the kubelet's certificate", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let (place, lifetime, left) = match &disks.credential {
         Credential::Certificate { place, lifetime, left } => (place, *lifetime, *left),
-        Credential::Other => return findings.blind(kind, Verdict::Clean { looked }),
+        Credential::Other => return findings.blind(kind, Verdict::Clean { checked }),
         Credential::Unknown(why) => {
             return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why));
         }
     };
     if left > (lifetime.saturating_mul(OVERDUE) / 100).min(MAX_LEFT) {
-        return findings.blind(kind, Verdict::Clean { looked });
+        return findings.blind(kind, Verdict::Clean { checked });
     }
     let is_over = left.is_zero();
     let (severity, message, impact) = if is_over {
@@ -78,10 +78,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 left.as_secs() / 3600,
                 lifetime.as_secs() / 3600
             )],
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );
-    findings.undecided(kind, KEY, looked, "it is overdue");
+    findings.undecided(kind, KEY, checked, "it is overdue");
 }

@@ -31,7 +31,7 @@ const KEY: &str = "clock";
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ClockUnsynchronised;
     // Each report brings one reading of the clock, so at rest one arrives every five minutes.
-    let (clock, looked) = match answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE) {
+    let (clock, checked) = match answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -42,12 +42,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     if certain <= thresholds.bound(&SKEW) {
         if clock.most < thresholds.bound(&SKEW) / 2 {
-            return findings.blind(kind, Verdict::Clean { looked });
+            return findings.blind(kind, Verdict::Clean { checked });
         }
         return findings.undecided(
             kind,
             KEY,
-            looked,
+            checked,
             "the API server's answer was slow, or its clock is a little apart",
         );
     }
@@ -64,10 +64,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             impact: "certificates and tokens count as expired or as not valid yet, and times that the kubelet writes are read \
                      wrongly; where all nodes say so, it is the API server's clock",
             evidence: vec![format!("{side} by {} s at least, by the date of an answer of the API server", certain.as_secs())],
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );
-    findings.undecided(kind, KEY, looked, "the clocks are apart");
+    findings.undecided(kind, KEY, checked, "the clocks are apart");
 }

@@ -29,7 +29,7 @@ const IN_BETWEEN: Duration = Duration::from_mins(1);
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ContainerStuck;
-    let (lists, looked) = match lists(seen) {
+    let (lists, checked) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -42,7 +42,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     };
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(Verdict::Clean { checked });
     let mut found = |container: &ContainerSeen, impact: &str, (message, lines): (String, Vec<String>)| {
         let (subject, target) = container_of(container);
         findings.sightings.push(Sighting {
@@ -56,8 +56,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             message: bounded(&message, MAX_LINE),
             impact: impact.to_owned(),
             evidence: evidence(lines),
-            looked,
-            since: looked,
+            checked,
+            since: checked,
             confirm: thresholds.confirm(&CONFIRM),
             without_kubelet: None,
         });
@@ -70,7 +70,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 found(&removal.container, impact, failed(removal, cause));
             }
             Some(RemovalSaid::NotFailed | RemovalSaid::Gone) => {
-                coverage.named.insert(key, Verdict::Clean { looked });
+                coverage.named.insert(key, Verdict::Clean { checked });
             }
             None => {
                 let detail = format!("Docker did not say how the removal of {} stands", short(&key));

@@ -30,12 +30,12 @@ const KEY: &str = "systemd";
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::DbusUnresponsive;
-    let (bus, looked) = match answer(&seen.bus, seen.now, "the system bus", STALE) {
+    let (bus, checked) = match answer(&seen.bus, seen.now, "the system bus", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let (step, how, hangs) = match bus {
-        BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { looked }),
+        BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { checked }),
         BusSeen::NotOnIt => {
             let detail = "the system bus says that systemd is not on it";
             return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
@@ -66,10 +66,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 "what reaches systemd over the bus alone is refused; runc and systemctl, as root, have another way"
             },
             evidence: vec![format!("{step}: {}", bounded(how, 256))],
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );
-    findings.undecided(kind, KEY, looked, "it did not answer");
+    findings.undecided(kind, KEY, checked, "it did not answer");
 }

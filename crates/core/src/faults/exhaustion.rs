@@ -87,16 +87,16 @@ struct Limit {
 }
 
 fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
-    let (host, looked) = match answer(&seen.host, seen.now, "the kernel's limits", STALE) {
+    let (host, checked) = match answer(&seen.host, seen.now, "the kernel's limits", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(limit.kind, verdict),
     };
-    let clean = Verdict::Clean { looked };
-    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked));
+    let clean = Verdict::Clean { checked };
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), checked));
     for LimitSeen { owner, usage } in (limit.of)(host) {
         let verdict = match usage {
             Ok(usage) if usage.is_at_least(SICK) => {
-                findings.sightings.push(tell(limit, owner, *usage, looked).into());
+                findings.sightings.push(tell(limit, owner, *usage, checked).into());
                 Verdict::undecided("it is about to run out")
             }
             Ok(usage) if usage.is_at_least(WELL) => {
@@ -117,7 +117,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
     findings.cover(limit.kind, coverage);
 }
 
-fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, looked: std::time::Duration) -> Component<'a> {
+fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, checked: std::time::Duration) -> Component<'a> {
     let of = match owner {
         Owner::Node | Owner::Pods => SubjectKind::Host,
         Owner::Kubelet => SubjectKind::Kubelet,
@@ -132,7 +132,7 @@ fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, looked: std::time::Du
         message: format!("more than {SICK}% of the {} that {owner} may have are in use", limit.what),
         impact: limit.impact,
         evidence: vec![format!("{owner}: {} of {} in use, {} at most", usage.used, limit.what, usage.limit)],
-        looked,
+        checked,
         confirm: limit.confirm,
     }
 }

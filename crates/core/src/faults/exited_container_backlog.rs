@@ -32,7 +32,7 @@ const KEY: &str = "lists";
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ExitedContainerBacklog;
-    let (severity, message, impact, line, looked) = match (&seen.lists, lists(seen)) {
+    let (severity, message, impact, line, checked) = match (&seen.lists, lists(seen)) {
         (Reading::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
             Severity::High,
             "the runtime's list of sandboxes or containers is too large to be read",
@@ -42,18 +42,18 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             seen.now.saturating_sub(*age),
         ),
         (_, Err(verdict)) => return findings.blind(kind, verdict),
-        (_, Ok((round, looked))) if round.answer_bytes < WELL || !is_mostly_ended(round) => {
-            return findings.blind(kind, Verdict::Clean { looked });
+        (_, Ok((round, checked))) if round.answer_bytes < WELL || !is_mostly_ended(round) => {
+            return findings.blind(kind, Verdict::Clean { checked });
         }
-        (_, Ok((round, looked))) if round.answer_bytes < LARGE => {
-            return findings.undecided(kind, KEY, looked, "the runtime's lists are between small and large");
+        (_, Ok((round, checked))) if round.answer_bytes < LARGE => {
+            return findings.undecided(kind, KEY, checked, "the runtime's lists are between small and large");
         }
-        (_, Ok((round, looked))) => (
+        (_, Ok((round, checked))) => (
             Severity::Medium,
             "ended containers pile up: the runtime's list of them is more than half as large as the kubelet can read",
             "at 16 MiB the kubelet loses sight of its pods, and cannot remove what has ended any more",
             format!("{} containers and {} sandboxes are listed", round.containers.len(), round.sandboxes.len()),
-            looked,
+            checked,
         ),
     };
     findings.sightings.push(
@@ -65,12 +65,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             message: message.to_owned(),
             impact,
             evidence: vec![line],
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );
-    findings.undecided(kind, KEY, looked, "the runtime's lists are large");
+    findings.undecided(kind, KEY, checked, "the runtime's lists are large");
 }
 
 /// Whether most entries have ended. A list may also be large because of what runs: pods may have long annotations.

@@ -48,8 +48,8 @@ const WELL: u64 = 2;
 /// Detects file systems with almost nothing left. One that accepts no writes for another reason is another fault.
 pub(super) fn full(check: &Check<'_>, findings: &mut Findings) {
     let is_its = |filesystem: &FilesystemSeen| !is_run(filesystem);
-    short_of_room(check, findings, (FaultType::DiskFull, FULL_BYTES), is_its, |filesystem, left, looked| {
-        full_filesystem(filesystem, left, looked, check.thresholds)
+    short_of_room(check, findings, (FaultType::DiskFull, FULL_BYTES), is_its, |filesystem, left, checked| {
+        full_filesystem(filesystem, left, checked, check.thresholds)
     });
 }
 
@@ -67,11 +67,11 @@ pub(super) fn short_of_room<'a>(
     is_its: impl Fn(&FilesystemSeen) -> bool,
     fault: impl Fn(&'a FilesystemSeen, &str, Duration) -> Component<'a>,
 ) {
-    let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
+    let (disks, checked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut coverage = Coverage::new(others(disks, looked));
+    let mut coverage = Coverage::new(others(disks, checked));
     for filesystem in disks.filesystems.iter().filter(|filesystem| is_its(filesystem)) {
         let is_less = |space: Space, bound: u64, times: u64| {
             space.total > 0 && space.left < (space.total / 100).min(bound).saturating_mul(times)
@@ -80,11 +80,11 @@ pub(super) fn short_of_room<'a>(
             |times| (is_less(filesystem.bytes, bytes, times), is_less(filesystem.inodes, FULL_INODES, times));
         let verdict = match (is_short(1), is_short(WELL)) {
             _ if filesystem.read_only.is_some() => Verdict::undecided("it takes no writes, whatever room it has"),
-            ((false, false), (false, false)) => Verdict::Clean { looked },
+            ((false, false), (false, false)) => Verdict::Clean { checked },
             ((false, false), _) => Verdict::undecided("it is nearly full"),
             ((bytes, _), _) => {
                 let left = if bytes { "bytes" } else { "inodes" };
-                findings.sightings.push(fault(filesystem, left, looked).into());
+                findings.sightings.push(fault(filesystem, left, checked).into());
                 Verdict::undecided("it is full")
             }
         };
@@ -96,7 +96,7 @@ pub(super) fn short_of_room<'a>(
 fn full_filesystem<'a>(
     filesystem: &'a FilesystemSeen,
     what: &str,
-    looked: Duration,
+    checked: Duration,
     thresholds: &Thresholds,
 ) -> Component<'a> {
     Component {
@@ -111,7 +111,7 @@ fn full_filesystem<'a>(
         impact: "containers cannot be started, and not even ended: the runtime writes down each change; logs and images \
                  are lost",
         evidence: room(filesystem),
-        looked,
+        checked,
         confirm: thresholds.confirm(&CONFIRM_FULL),
     }
 }
@@ -119,14 +119,14 @@ fn full_filesystem<'a>(
 /// Detects file systems that accept no writes, as the kernel reports it. The probe does not write to try.
 pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ReadOnlyFilesystem;
-    let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
+    let (disks, checked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut coverage = Coverage::new(others(disks, looked));
+    let mut coverage = Coverage::new(others(disks, checked));
     for filesystem in &disks.filesystems {
         let Some(how) = &filesystem.read_only else {
-            coverage.named.insert(filesystem.device.clone(), Verdict::Clean { looked });
+            coverage.named.insert(filesystem.device.clone(), Verdict::Clean { checked });
             continue;
         };
         findings.sightings.push(
@@ -139,7 +139,7 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
                 impact: "no container can be started or ended, no pod is taken on; the kernel does this after errors of \
                          the disk",
                 evidence: vec![format!("device {}: {how}", filesystem.device)],
-                looked,
+                checked,
                 confirm: thresholds.confirm(&CONFIRM_READ_ONLY),
             }
             .into(),
@@ -149,8 +149,8 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
 }
 
 /// A file system that is not visible any more is clean only if the check saw all file systems.
-fn others(disks: &DisksSeen, looked: Duration) -> Verdict {
-    Verdict::clean_unless(disks.unseen.as_deref(), looked)
+fn others(disks: &DisksSeen, checked: Duration) -> Verdict {
+    Verdict::clean_unless(disks.unseen.as_deref(), checked)
 }
 
 /// What is left of a file system.

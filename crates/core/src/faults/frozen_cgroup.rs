@@ -37,7 +37,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// forever.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::FrozenCgroup;
-    let (host, looked) = match answer(&seen.host, seen.now, "control groups", STALE) {
+    let (host, checked) = match answer(&seen.host, seen.now, "control groups", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -46,7 +46,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
     let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
-    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), looked));
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), checked));
     let mut reported = BTreeSet::new();
     for one in frozen {
         coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
@@ -79,7 +79,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
                          once the control group is thawed",
             evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.process.pid, one.group)],
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM),
         };
         findings.sightings.push(Sighting { target, ..sighting.into() });

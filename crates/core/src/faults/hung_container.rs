@@ -59,7 +59,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     }
     let groups = groups(lists, seen.kind);
     // A container or sandbox that is in no list, or has ended, does not hang any more.
-    let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
+    let mut coverage = Coverage::new(Verdict::Clean { checked: listed });
     for group in groups.values() {
         judge(group, seen, confirm, findings, &mut coverage);
     }
@@ -125,29 +125,29 @@ impl<'a> Answers<'a> {
         answers
     }
 
-    fn take(&mut self, id: &'a str, look: Option<&Reading<TaskAnswer>>, now: Duration, needed: bool) {
-        let Some(look) = look else {
+    fn take(&mut self, id: &'a str, reading: Option<&Reading<TaskAnswer>>, now: Duration, needed: bool) {
+        let Some(reading) = reading else {
             self.unasked += usize::from(needed);
             return;
         };
-        let mut silence = |since: Duration, looked| {
-            self.silent.push((id, looked));
+        let mut silence = |since: Duration, checked| {
+            self.silent.push((id, checked));
             self.silent_since = self.silent_since.max(Some(since));
         };
-        match look {
+        match reading {
             // The daemon itself may have been stuck for a part of the time.
             Reading::Hung { .. } => silence(now, None),
             Reading::Done { value: TaskAnswer::NoAnswer, age, took } if *age <= self.max_age => {
-                let looked = now.saturating_sub(*age);
-                silence(looked.saturating_sub(*took), Some(looked));
+                let checked = now.saturating_sub(*age);
+                silence(checked.saturating_sub(*took), Some(checked));
             }
-            look => match answer(look, now, "its task", self.max_age) {
-                Ok((said, looked)) => {
-                    self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
+            reading => match answer(reading, now, "its task", self.max_age) {
+                Ok((said, checked)) => {
+                    self.answered = Some(self.answered.map_or(checked, |known| known.min(checked)));
                     if matches!(said, TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone) {
                         self.by_daemon = true;
                     } else {
-                        self.newest = self.newest.max(Some(looked));
+                        self.newest = self.newest.max(Some(checked));
                     }
                 }
                 Err(Verdict::Unknown { reason: ConditionReason::NotYetChecked | ConditionReason::Stale, .. }) => {
@@ -161,7 +161,7 @@ impl<'a> Answers<'a> {
 
     /// The newest check of a silent task.
     fn newest_silence(&self) -> Option<Duration> {
-        self.silent.iter().filter_map(|(_, looked)| *looked).max()
+        self.silent.iter().filter_map(|(_, checked)| *checked).max()
     }
 }
 
@@ -176,7 +176,7 @@ fn judge(
     let answers = Answers::of(group, seen, findings.task_max_age);
     let shim = shim_of(group, &answers, seen);
     // A shim that has answered after a check saw it stopped is not stopped any more.
-    let stopped = shim.filter(|(process, looked)| process.state == 'T' && answers.newest < Some(*looked));
+    let stopped = shim.filter(|(process, checked)| process.state == 'T' && answers.newest < Some(*checked));
     findings.unasked += answers.unasked;
     if answers.silent.is_empty() && stopped.is_none() {
         let verdict = if let Some(gap) = answers.gap {
@@ -190,14 +190,14 @@ fn judge(
             Verdict::unknown(ConditionReason::Stale, &detail)
         } else {
             // Nobody waits for a task of a ready sandbox without containers.
-            let clean = answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked });
+            let clean = answers.answered.map_or_else(|| coverage.others.clone(), |checked| Verdict::Clean { checked });
             // CRI-O answers from its memory: only the conmon shows that it would hear of the container's end.
             match (seen.kind == RuntimeKind::CriO, shim, clean) {
                 (true, None, _) => without_conmon(group, seen),
                 (true, Some((conmon, _)), _) if answers_nobody(conmon.state) => {
                     Verdict::undecided("its conmon may be waiting only for a moment")
                 }
-                (true, Some((_, at)), Verdict::Clean { looked }) => Verdict::Clean { looked: looked.min(at) },
+                (true, Some((_, at)), Verdict::Clean { checked }) => Verdict::Clean { checked: checked.min(at) },
                 (_, _, clean) => clean,
             }
         };
@@ -207,7 +207,7 @@ fn judge(
         coverage.named.insert(key, verdict);
         return;
     }
-    let resumed = shim.is_some_and(|(process, looked)| process.state != 'T' && Some(looked) > answers.newest_silence());
+    let resumed = shim.is_some_and(|(process, at)| process.state != 'T' && Some(at) > answers.newest_silence());
     if resumed || answers.silent.is_empty() {
         for container in &group.running {
             findings.ask(&container.id);
@@ -216,9 +216,9 @@ fn judge(
             findings.ask(group.sandbox_id);
         }
     }
-    let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
+    let checked = check_time(&answers, shim.map(|(_, checked)| checked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    findings.sightings.push(tell(group, key, &answers, shim, looked, seen.kind, confirm));
+    findings.sightings.push(tell(group, key, &answers, shim, checked, seen.kind, confirm));
 }
 
 /// The verdict on a container of CRI-O without a conmon among the processes. It may be the container of a VM, which has none.
@@ -234,8 +234,8 @@ fn without_conmon(group: &Group<'_>, seen: &Observations) -> Verdict {
 
 /// The moment of the check behind a sighting. A stopped process cannot answer, and a call that has not returned is still
 /// unanswered. For both, host evidence that is read now counts as a check of now. A silent answer keeps its own age.
-fn look_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, now: Duration) -> Duration {
-    let out = answers.silent.iter().any(|(_, looked)| looked.is_none());
+fn check_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, now: Duration) -> Duration {
+    let out = answers.silent.iter().any(|(_, checked)| checked.is_none());
     let host = processes.filter(|_| stopped || out);
     answers.newest_silence().max(host).unwrap_or(now)
 }
@@ -252,7 +252,7 @@ fn shim_of<'a>(
     answers: &Answers<'_>,
     seen: &'a Observations,
 ) -> Option<(&'a ProcessSeen, Duration)> {
-    let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
+    let (table, checked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
     // If two shims serve one id, the stopped one blocks it, in whatever order they were read.
     let serves = |wanted: &str| {
         let shims = table.processes.iter().filter(|process| process.part.serves().is_some_and(|(id, _)| id == wanted));
@@ -262,7 +262,7 @@ fn shim_of<'a>(
         let silent = answers.silent.iter().map(|(id, _)| *id);
         silent.chain(group.running.iter().map(|container| container.id.as_str())).find_map(serves)
     };
-    serves(group.id).or_else(by_container).map(|process| (process, looked))
+    serves(group.id).or_else(by_container).map(|process| (process, checked))
 }
 
 /// Whether a debugger or a signal has stopped the process: it is not merely slow.
@@ -275,7 +275,7 @@ fn tell(
     key: String,
     answers: &Answers<'_>,
     shim: Option<&ProcessSeen>,
-    looked: Duration,
+    checked: Duration,
     kind: RuntimeKind,
     confirm: HangConfirmation,
 ) -> Sighting {
@@ -338,8 +338,8 @@ fn tell(
         message: bounded(&message, MAX_LINE),
         impact: impact.to_owned(),
         evidence: evidence(calls_and_shim(group, answers, shim, kind)),
-        looked,
-        since: answers.silent_since.map_or(looked, |since| since.min(looked)),
+        checked,
+        since: answers.silent_since.map_or(checked, |since| since.min(checked)),
         confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow },
         without_kubelet: None,
     }
@@ -379,14 +379,14 @@ fn calls_and_shim(
     shim: Option<&ProcessSeen>,
     kind: RuntimeKind,
 ) -> Vec<String> {
-    let call = |(id, looked): &(&str, Option<Duration>)| {
+    let call = |(id, checked): &(&str, Option<Duration>)| {
         let question = match kind {
             // A call that Docker does not answer does not return. The containerd behind Docker gives up after 2 s.
-            RuntimeKind::Docker if looked.is_none() => "inspect",
+            RuntimeKind::Docker if checked.is_none() => "inspect",
             RuntimeKind::CriO => "ContainerStatus",
             _ => "Tasks/Get",
         };
-        let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
+        let how = if checked.is_some() { "gave no answer" } else { "is out past its deadline" };
         format!("{question} of {} {how}", short(id))
     };
     let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };

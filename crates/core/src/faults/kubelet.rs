@@ -63,13 +63,13 @@ const ASKED_BY_IT: u64 = 200;
 
 pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::KubeletDown;
-    let (kubelet, looked) = match look(seen, known) {
+    let (kubelet, checked) = match check(seen, known) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     findings.kubelet = KubeletStart {
-        looked: Some(looked),
-        began: kubelet.process.map(|(_, _, age)| looked.saturating_sub(age)),
+        checked: Some(checked),
+        began: kubelet.process.map(|(_, _, age)| checked.saturating_sub(age)),
         creates_pods: creates_pods(kubelet, seen),
         ..KubeletStart::default()
     };
@@ -88,7 +88,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
         (Some(_), Some(true)) => {
             findings.kubelet.started = Some(true);
             findings.kubelet.completed = findings.kubelet.began;
-            return findings.blind(kind, Verdict::Clean { looked });
+            return findings.blind(kind, Verdict::Clean { checked });
         }
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
         (Some(_), None) => {
@@ -119,7 +119,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
             message,
             impact: "no pod of this node is started, stopped or watched",
             evidence,
-            looked,
+            checked,
             confirm,
         }
         .into(),
@@ -130,13 +130,13 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
 /// Detects kubelets that each complete a start and do not stay. A kubelet that never completes a start is down.
 pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::KubeletCrashLoop;
-    let (kubelet, looked) = match look(seen, known) {
+    let (kubelet, checked) = match check(seen, known) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let stays = kubelet.process.is_some_and(|(_, _, age)| age >= CRASH_LOOP_OVER);
     if stays || known.kubelets.completed < CRASH_LOOP_STARTS {
-        return findings.blind(kind, Verdict::Clean { looked });
+        return findings.blind(kind, Verdict::Clean { checked });
     }
     let minutes = CRASH_LOOP_WINDOW.as_secs() / 60;
     let evidence = vec![
@@ -154,7 +154,7 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
             ),
             impact: "pods of this node are started and stopped late; each start asks every container anew",
             evidence,
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM_CRASH_LOOP),
         }
         .into(),
@@ -163,8 +163,8 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
 }
 
 /// The last check of the kubelet. No kubelet in a process table that may not be the table of the node proves nothing.
-fn look(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), Verdict> {
-    let (kubelet, looked) = answer(&seen.kubelet, seen.now, "the kubelet", STALE)?;
+fn check(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), Verdict> {
+    let (kubelet, checked) = answer(&seen.kubelet, seen.now, "the kubelet", STALE)?;
     if kubelet.process.is_none() {
         processes(seen)?;
         if !known.host_processes {
@@ -172,7 +172,7 @@ fn look(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), V
             return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     }
-    Ok((kubelet, looked))
+    Ok((kubelet, checked))
 }
 
 fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {

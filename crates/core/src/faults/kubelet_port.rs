@@ -71,7 +71,7 @@ fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), 
 }
 
 /// What both faults have in common.
-fn of_the_kubelet(kind: FaultType, looked: Duration, confirm: Confirmation) -> Component<'static> {
+fn of_the_kubelet(kind: FaultType, checked: Duration, confirm: Confirmation) -> Component<'static> {
     Component {
         kind,
         key: KUBELET,
@@ -80,21 +80,21 @@ fn of_the_kubelet(kind: FaultType, looked: Duration, confirm: Confirmation) -> C
         message: String::new(),
         impact: "",
         evidence: Vec::new(),
-        looked,
+        checked,
         confirm,
     }
 }
 
 pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::SyncLoopStalled;
-    let (port, looked) = match asked(seen, PORT_STALE) {
+    let (port, checked) = match asked(seen, PORT_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     match &port.sync_loop {
         // The kubelet's check also passes while the loop has not begun. Relists begin with the loop.
         Ok(true) if port.relists.as_ref().is_ok_and(|relists| relists.begun) => {
-            return findings.blind(kind, Verdict::Clean { looked });
+            return findings.blind(kind, Verdict::Clean { checked });
         }
         Ok(true) => {
             let detail =
@@ -129,21 +129,21 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
                 "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
                 "it goes on relisting its pods, and the runtime answers".to_owned(),
             ],
-            ..of_the_kubelet(kind, looked, thresholds.confirm(&CONFIRM_SYNC_LOOP))
+            ..of_the_kubelet(kind, checked, thresholds.confirm(&CONFIRM_SYNC_LOOP))
         }
         .into(),
     );
-    findings.undecided(kind, KUBELET, looked, "the sync loop stands still");
+    findings.undecided(kind, KUBELET, checked, "the sync loop stands still");
 }
 
 pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::PlegSlow;
-    let (port, looked) = match asked(seen, PORT_STALE) {
+    let (port, checked) = match asked(seen, PORT_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let evidence = match relists(seen, port, thresholds) {
-        Relists::Fine => return findings.blind(kind, Verdict::Clean { looked }),
+        Relists::Fine => return findings.blind(kind, Verdict::Clean { checked }),
         Relists::Undecided(verdict) => return findings.blind(kind, verdict),
         Relists::Slow(evidence) => evidence,
     };
@@ -163,11 +163,11 @@ pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
             impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
                      single objects one after another, and up to its limit for each",
             evidence,
-            ..of_the_kubelet(kind, looked, thresholds.confirm(&CONFIRM_PLEG))
+            ..of_the_kubelet(kind, checked, thresholds.confirm(&CONFIRM_PLEG))
         }
         .into(),
     );
-    findings.undecided(kind, KUBELET, looked, "it relists its pods slowly");
+    findings.undecided(kind, KUBELET, checked, "it relists its pods slowly");
 }
 
 fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {

@@ -39,7 +39,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let kind = FaultType::LeakedShim;
     let lists = lists(seen);
     let table = processes(seen);
-    let ((lists, listed), (table, looked_at)) = match (lists, table) {
+    let ((lists, listed), (table, checked_at)) = match (lists, table) {
         (Ok(lists), Ok(table)) => (lists, table),
         (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
     };
@@ -51,9 +51,9 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     }
-    let both = listed.min(looked_at);
+    let both = listed.min(checked_at);
     // A shim whose process is gone is not leaked any more, whatever the lists say.
-    let mut coverage = Coverage::new(absent(table, looked_at));
+    let mut coverage = Coverage::new(absent(table, checked_at));
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
     }
@@ -65,7 +65,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         match orphan_state(id, lists) {
             OrphanState::Needed => {
-                coverage.named.insert(id.to_owned(), Verdict::Clean { looked: both });
+                coverage.named.insert(id.to_owned(), Verdict::Clean { checked: both });
             }
             OrphanState::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
@@ -73,7 +73,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
             // Shims of the kubelet have full ids. A shim of `ctr run` with a name of its own is no orphan.
             OrphanState::Left if process.parent != 1 || living_children > 0 || !is_full_id(id) => {
-                coverage.named.insert(id.to_owned(), Verdict::Clean { looked: both });
+                coverage.named.insert(id.to_owned(), Verdict::Clean { checked: both });
             }
             OrphanState::Left if table.left_out.processes.is_some() => {
                 coverage.named.insert(id.to_owned(), absent(table, both));
@@ -132,7 +132,7 @@ fn orphan_state(id: &str, lists: &ListRound) -> OrphanState {
 /// What distinguishes a shim without use from one whose sandbox is being created, or that a person runs by hand.
 struct Proof {
     line: &'static str,
-    looked: Duration,
+    checked: Duration,
 }
 
 /// Docker cannot report whether a running shim still has work. A shim whose id is in no list of the kubelet's containers may
@@ -141,7 +141,7 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
     let listed = lists.sandboxes.iter().any(|sandbox| sandbox.id == id)
         || lists.containers.iter().any(|container| container.id == id && container.pod.is_some());
     match (process.state, listed) {
-        ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", looked: both }),
+        ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", checked: both }),
         ('T', false) => {
             let detail = format!("shim {} is stopped and in no list: whose it is is not known", short(id));
             Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
@@ -164,26 +164,26 @@ fn proof(
     findings: &mut Findings,
 ) -> Result<Proof, Verdict> {
     if process.state == 'T' {
-        return Ok(Proof { line: "it is stopped, so no start is under way in it", looked: both });
+        return Ok(Proof { line: "it is stopped, so no start is under way in it", checked: both });
     }
     let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetChecked, &detail);
     if process.age < thresholds.bound(&AGE) {
         return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
     }
     findings.ask(id);
-    let Some(look) = seen.tasks.get(id) else {
+    let Some(reading) = seen.tasks.get(id) else {
         return Err(waits(format!("containerd has not been asked yet for the task of shim {}", short(id))));
     };
-    match answer(look, seen.now, "the task of a shim", STALE)? {
-        (TaskAnswer::NotFound, looked) => {
-            Ok(Proof { line: "containerd knows no task with its id", looked: both.min(looked) })
+    match answer(reading, seen.now, "the task of a shim", STALE)? {
+        (TaskAnswer::NotFound, checked) => {
+            Ok(Proof { line: "containerd knows no task with its id", checked: both.min(checked) })
         }
         (TaskAnswer::NoAnswer, _) => {
             let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
             Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
         }
-        (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, looked) => {
-            Err(Verdict::Clean { looked: both.min(looked) })
+        (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, checked) => {
+            Err(Verdict::Clean { checked: both.min(checked) })
         }
     }
 }
@@ -237,8 +237,8 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
             proof.line.to_owned(),
             describe(process),
         ]),
-        looked: proof.looked,
-        since: proof.looked,
+        checked: proof.checked,
+        since: proof.checked,
         confirm: thresholds.confirm(&CONFIRM),
         without_kubelet: None,
     }

@@ -38,7 +38,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     }
     // A missing process proves something only in the node's own process table.
     let table = processes(seen);
-    let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
+    let mut coverage = Coverage::new(Verdict::Clean { checked: listed });
     let max_age = findings.task_max_age;
     for container in &lists.containers {
         let Some(pod) = container.pod.as_ref().filter(|_| container.state == ContainerState::Running) else { continue };
@@ -46,19 +46,19 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             let detail = format!("task {}: {detail}", short(&container.id));
             Verdict::unknown(ConditionReason::NotYetChecked, &detail)
         };
-        let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
+        let reading = seen.tasks.get(&container.id).map(|reading| answer(reading, seen.now, "its task", max_age));
         // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
-        let look = match (look, &table) {
-            (Some(Ok((TaskAnswer::DaemonAnswered, _))), Ok((table, looked))) if seen.kind == RuntimeKind::CriO => {
-                of_conmon(&container.id, table).map(|said| Ok((said, *looked)))
+        let reading = match (reading, &table) {
+            (Some(Ok((TaskAnswer::DaemonAnswered, _))), Ok((table, checked))) if seen.kind == RuntimeKind::CriO => {
+                of_conmon(&container.id, table).map(|said| Ok((said, *checked)))
             }
             // Whether its process is gone is not known, see below.
             (Some(Ok((TaskAnswer::DaemonAnswered, asked))), Err(_)) if seen.kind == RuntimeKind::CriO => {
                 Some(Ok((&TaskAnswer::ProcessGone, asked)))
             }
-            (look, _) => look,
+            (reading, _) => reading,
         };
-        let (what, asked) = match look {
+        let (what, asked) = match reading {
             Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
             Some(Ok((TaskAnswer::NotFound, asked))) => ("is not there", asked),
             Some(Ok((TaskAnswer::ProcessGone, asked))) => match &table {
@@ -71,7 +71,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             other => {
                 let verdict = match other {
                     Some(Ok((TaskAnswer::Answered | TaskAnswer::DaemonAnswered, asked))) => {
-                        Verdict::Clean { looked: asked }
+                        Verdict::Clean { checked: asked }
                     }
                     // The probe asks each task in turn, and a silent task is another fault. This is no gap of this fault.
                     _ => later("it has not answered yet"),
@@ -103,7 +103,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 format!("a list that was asked for after the task's answer has {} as running", short(&container.id)),
                 format!("{}: task {} {what}", witness(seen.kind), short(&container.id)),
             ]),
-            looked: asked,
+            checked: asked,
             since: asked,
             confirm: thresholds.confirm(&CONFIRM),
             without_kubelet: None,
@@ -121,7 +121,7 @@ const fn witness(kind: RuntimeKind) -> &'static str {
     }
 }
 
-/// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete look at one.
+/// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete check of one.
 fn of_conmon<'a>(id: &str, table: &ProcessTable) -> Option<&'a TaskAnswer> {
     let serving = table.processes.iter().filter_map(|process| process.part.serves());
     let living_children = serving.filter(|(served, _)| *served == id).map(|(_, alive)| alive).max()?;

@@ -24,12 +24,12 @@ const KEY: &str = "network";
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::NetworkNotReady;
-    let (status, looked) = match answer(&seen.status, seen.now, "the runtime's status", STALE) {
+    let (status, checked) = match answer(&seen.status, seen.now, "the runtime's status", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let network = match &status.network {
-        Some(network) if network.ready => return findings.blind(kind, Verdict::Clean { looked }),
+        Some(network) if network.ready => return findings.blind(kind, Verdict::Clean { checked }),
         Some(network) => network,
         None => {
             let detail = "this runtime does not say whether its network is ready";
@@ -50,7 +50,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             impact: "no pod that needs a network of its own is started on this node; a restart of runtime or kubelet \
                      changes nothing: check the pod that installs the network plugin",
             evidence: vec![format!("NetworkReady is false: {}", bounded(&network.message, 256))],
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),

@@ -49,13 +49,13 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let &Check { seen, thresholds, .. } = check;
     let confirm = check.hangs(&CONFIRM);
     let kind = FaultType::NetworkPluginHung;
-    let (table, looked) = match processes(seen) {
+    let (table, checked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let mut old: Vec<Old> = table.processes.iter().filter_map(|p| old_plugin(p, thresholds.bound(&AGE))).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
-    let mut coverage = Coverage::new(absent(table, looked));
+    let mut coverage = Coverage::new(absent(table, checked));
     let may_be_old =
         |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.bound(&AGE);
     if let Some(process) = table.unproven.iter().find(may_be_old) {
@@ -69,7 +69,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         }
     }
     for culprit in culprits(&old) {
-        findings.sightings.push(tell(&culprit, &old, seen, looked, thresholds, confirm));
+        findings.sightings.push(tell(&culprit, &old, seen, checked, thresholds, confirm));
     }
     findings.cover(kind, coverage);
 }
@@ -121,7 +121,7 @@ fn tell(
     culprit: &Old<'_>,
     all: &[Old<'_>],
     seen: &Observations,
-    looked: Duration,
+    checked: Duration,
     thresholds: &Thresholds,
     confirm: HangConfirmation,
 ) -> Sighting {
@@ -172,8 +172,8 @@ fn tell(
         impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes"
             .to_owned(),
         evidence: evidence(lines),
-        looked,
-        since: looked,
+        checked,
+        since: checked,
         confirm: confirm.of(culprit.process, thresholds),
         without_kubelet: None,
     }

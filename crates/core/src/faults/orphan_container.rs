@@ -43,7 +43,7 @@ const MANY_PERCENT: usize = 30;
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::OrphanContainer;
-    let (lists, looked) = match lists(seen) {
+    let (lists, checked) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -57,15 +57,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let before_1_24 = kubelet_before_1_24(seen);
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(Verdict::Clean { checked });
     for container in candidates {
         let key = container.id.clone();
         match lists.rechecks.get(&container.id) {
             Some(OrphanRecheck::Confirmed) => {
-                findings.sightings.push(orphan(container, key, looked, before_1_24, thresholds));
+                findings.sightings.push(orphan(container, key, checked, before_1_24, thresholds));
             }
             Some(OrphanRecheck::Refuted) => {
-                coverage.named.insert(key, Verdict::Clean { looked });
+                coverage.named.insert(key, Verdict::Clean { checked });
             }
             Some(OrphanRecheck::NoAnswer) | None => {
                 let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
@@ -104,7 +104,7 @@ fn kubelet_before_1_24(seen: &Observations) -> bool {
 fn orphan(
     container: &ContainerSeen,
     key: String,
-    looked: Duration,
+    checked: Duration,
     before_1_24: bool,
     thresholds: &Thresholds,
 ) -> Sighting {
@@ -142,8 +142,8 @@ fn orphan(
             "asked by id: the container is there, its sandbox is not found".to_owned(),
             format!("container {} is {state}, attempt {}", short(&container.id), container.attempt),
         ]),
-        looked,
-        since: looked,
+        checked,
+        since: checked,
         confirm: thresholds.confirm(&KUBELET_UP),
         without_kubelet: Some(without_kubelet),
     }

@@ -26,7 +26,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// The state of a collector, whatever it checks.
 enum Sight {
     /// It could check, at this moment.
-    Looked(Duration),
+    Checked(Duration),
     /// It has not checked yet, or not for long.
     Never,
     /// It cannot check, for this reason.
@@ -35,12 +35,12 @@ enum Sight {
 
 /// The state of a collector that calls the runtime. Errors and silence of these calls are signs of the runtime's faults, and
 /// count as a completed check.
-fn of_call<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
-    match look {
+fn of_call<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
+    match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } if *age <= stale => {
-            Sight::Looked(now.saturating_sub(*age))
+            Sight::Checked(now.saturating_sub(*age))
         }
-        Reading::Hung { .. } => Sight::Looked(now),
+        Reading::Hung { .. } => Sight::Checked(now),
         Reading::Blind { reason } => Sight::Blind(reason.clone()),
         Reading::Never | Reading::Done { .. } | Reading::Failed { .. } => Sight::Never,
     }
@@ -48,11 +48,11 @@ fn of_call<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
 
 /// The state of a collector that checks the node itself, on a thread of its own. Nothing else reports why such a check returns
 /// nothing.
-fn of_thread<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
-    match look {
+fn of_thread<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
+    match reading {
         Reading::Hung { .. } => Sight::Blind("the check does not return".to_owned()),
         Reading::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
-        look => of_call(look, now, stale),
+        reading => of_call(reading, now, stale),
     }
 }
 
@@ -69,10 +69,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         ("port", of_thread(&seen.port, now, PORT_STALE)),
         ("bus", of_call(&seen.bus, now, STALE)),
     ];
-    let mut coverage = Coverage::new(Verdict::Clean { looked: now });
+    let mut coverage = Coverage::new(Verdict::Clean { checked: now });
     for (collector, sight) in collectors {
         let verdict = match sight {
-            Sight::Looked(looked) => Verdict::Clean { looked },
+            Sight::Checked(checked) => Verdict::Clean { checked },
             Sight::Never => {
                 coverage.others =
                     Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has checked lately");
@@ -88,7 +88,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                         message: format!("the probe's collector {collector} cannot check this node"),
                         impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
                         evidence: vec![why],
-                        looked: now,
+                        checked: now,
                         confirm: thresholds.confirm(&CONFIRM),
                     }
                     .into(),

@@ -25,7 +25,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// Detects such a file system where the runtime has one of its own. Where `/run` and the data share one, that is `DiskFull`.
 pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::RunFilesystemFull;
-    short_of_room(check, findings, (kind, FULL_BYTES), is_run, |filesystem, left, looked| Component {
+    short_of_room(check, findings, (kind, FULL_BYTES), is_run, |filesystem, left, checked| Component {
         kind,
         key: &filesystem.device,
         subject: subject(filesystem),
@@ -33,7 +33,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         message: format!("the file system of {} has next to no {left} left", names(filesystem)),
         impact: "no container can be started: the runtime has no room for its bundle and its sockets; running ones go on",
         evidence: room(filesystem),
-        looked,
+        checked,
         confirm: check.thresholds.confirm(&CONFIRM),
     });
 }

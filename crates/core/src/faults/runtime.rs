@@ -73,14 +73,14 @@ fn is_gone(seen: &Observations) -> bool {
 
 pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::RuntimeUnreachable;
-    let (how, detail, looked) = match &seen.runtime {
+    let (how, detail, checked) = match &seen.runtime {
         Reading::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
         // An old failure proves nothing about now, and neither does an old answer.
         Reading::Failed { error, age } if *age <= STALE => {
             ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
         }
-        look => {
-            return findings.blind(kind, Verdict::clean_at(answer(look, seen.now, "the runtime", STALE)));
+        reading => {
+            return findings.blind(kind, Verdict::clean_at(answer(reading, seen.now, "the runtime", STALE)));
         }
     };
     let process = match seen.processes.value() {
@@ -104,7 +104,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
             impact: "no container of this node can be started, stopped or asked about",
             // CRI-O asks its client for the state of each container before it answers.
             evidence: evidence(std::iter::once(process).chain(long_at_work(seen)).collect()),
-            looked,
+            checked,
             confirm: thresholds.confirm(&CONFIRM_UNREACHABLE),
         }
         .into(),
@@ -164,7 +164,7 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
             message: message.to_owned(),
             impact,
             evidence: lines,
-            looked: seen.now,
+            checked: seen.now,
             confirm: thresholds.confirm(&CONFIRM_LIST_HUNG),
         }
         .into(),

@@ -60,12 +60,12 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let &Check { seen, thresholds, .. } = check;
     let confirm = check.hangs(&CONFIRM);
     let kind = FaultType::RuntimeClientHung;
-    let (table, looked) = match processes(seen) {
+    let (table, checked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let age = thresholds.bound(&AGE);
-    let mut coverage = Coverage::new(absent(table, looked));
+    let mut coverage = Coverage::new(absent(table, checked));
     let may_be_old = |process: &&Unproven| process.may_be == MayBe::RuntimeClient && process.age >= age;
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
@@ -104,7 +104,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         // called.
         if !reported.contains(&client.key()) && !client.waits_for_another(table) {
             reported.push(client.key());
-            findings.sightings.push(tell(client, looked, thresholds, confirm));
+            findings.sightings.push(tell(client, checked, thresholds, confirm));
         }
     }
     findings.cover(kind, coverage);
@@ -187,7 +187,7 @@ fn caller<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a Proc
     Some(parent)
 }
 
-fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: HangConfirmation) -> Sighting {
+fn tell(client: &Old<'_>, checked: Duration, thresholds: &Thresholds, confirm: HangConfirmation) -> Sighting {
     let verb = bounded(client.verb, 16);
     let what = client.container.map_or_else(
         || format!("container {}", short(client.id)),
@@ -239,8 +239,8 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Ha
             }))
             .collect(),
         ),
-        looked,
-        since: looked,
+        checked,
+        since: checked,
         confirm: confirm.of(client.process, thresholds),
         without_kubelet: None,
     }

@@ -38,7 +38,7 @@ pub(super) const GHOST: FaultSpec = FaultSpec {
 /// created or removed is in one of them.
 pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::DuplicateSandbox;
-    let (lists, looked) = match lists(seen) {
+    let (lists, checked) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -75,34 +75,34 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             message: bounded(&message, MAX_LINE),
             impact: "two copies of the pod run side by side, and write to the same volumes".to_owned(),
             evidence: evidence(lines),
-            looked,
-            since: looked,
+            checked,
+            since: checked,
             confirm: thresholds.confirm(&CONFIRM_DUPLICATE),
             without_kubelet: None,
         });
     }
-    findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
+    findings.cover(kind, Coverage::new(Verdict::Clean { checked }));
 }
 
 /// Detects sandboxes that are listed as not ready and that the runtime does not know when asked by id. cri-dockerd lists every
 /// sandbox that it has recorded, also if the container behind it is gone. Other runtimes list the sandboxes that exist.
 pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::GhostSandbox;
-    let (lists, looked) = match lists(seen) {
+    let (lists, checked) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     if seen.kind == RuntimeKind::Unknown {
         return findings.blind(kind, kind_not_known());
     }
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(Verdict::Clean { checked });
     for sandbox in lists.sandboxes.iter().filter(|sandbox| !sandbox.ready && seen.kind == RuntimeKind::Docker) {
         let key = sandbox.id.clone();
         let detail = format!("the runtime has not said lately whether sandbox {} exists", short(&key));
         match lists.asked_sandboxes.get(&key) {
             Some(Some(false)) => {}
             Some(Some(true)) => {
-                coverage.named.insert(key, Verdict::Clean { looked });
+                coverage.named.insert(key, Verdict::Clean { checked });
                 continue;
             }
             // The probe asks for them in turn.
@@ -137,8 +137,8 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 "asked by id: no such sandbox".to_owned(),
             ]),
             key,
-            looked,
-            since: looked,
+            checked,
+            since: checked,
             confirm: thresholds.confirm(&CONFIRM_GHOST),
             without_kubelet: None,
         });

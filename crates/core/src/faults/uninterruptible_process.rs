@@ -50,7 +50,7 @@ struct Waiting {
     wchan: Option<String>,
     waited: Duration,
     sandbox_id: Option<String>,
-    looked: Duration,
+    checked: Duration,
 }
 
 /// Detects processes that have waited uninterruptibly for long and, by the kernel's count, have not run at all in between. On a
@@ -58,22 +58,22 @@ struct Waiting {
 /// for minutes, so the fault is confirmed late.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::UninterruptibleProcess;
-    let (table, looked) = match processes(seen) {
+    let (table, checked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut coverage = Coverage::new(absent(table, looked));
-    let mut found = of_table(table, looked);
+    let mut coverage = Coverage::new(absent(table, checked));
+    let mut found = of_table(table, checked);
     match answer(&seen.host, seen.now, "the threads of kubelet and runtime", STALE) {
         Err(verdict) => coverage.others = verdict,
-        Ok((host, looked)) => {
+        Ok((host, checked)) => {
             if let Some(why) = &host.unseen {
                 coverage.others = Verdict::unknown(ConditionReason::CheckFailed, why);
             }
             for daemon in &host.daemons {
                 let key = key_of(daemon.pid, daemon.start_ticks);
                 let verdict = match &daemon.waiting {
-                    Ok(None) => Verdict::Clean { looked },
+                    Ok(None) => Verdict::Clean { checked },
                     Ok(Some(thread)) => {
                         found.push(Waiting {
                             key: key.clone(),
@@ -89,7 +89,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                             wchan: thread.wchan.clone(),
                             waited: thread.waited,
                             sandbox_id: None,
-                            looked,
+                            checked,
                         });
                         Verdict::undecided("a thread of it waits")
                     }
@@ -122,7 +122,7 @@ fn key_of(pid: i32, start_ticks: u64) -> String {
 }
 
 /// The waiting processes of the process table. The kubelet and the runtime are checked thread by thread elsewhere.
-fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
+fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
     let proven = table.processes.iter().filter_map(|process| {
         let ProcessSeen { pid, start_ticks, command, wchan, waited, .. } = process;
         let (role, sandbox_id) = match &process.part {
@@ -145,7 +145,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
             wchan,
             waited: (*waited)?,
             sandbox_id,
-            looked,
+            checked,
         })
     });
     let unproven = table.unproven.iter().filter_map(|process| {
@@ -166,7 +166,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
             wchan: None,
             waited: (*waited)?,
             sandbox_id: None,
-            looked,
+            checked,
         })
     });
     proven.chain(unproven).collect()
@@ -201,7 +201,7 @@ fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> C
         impact: "no signal ends it: it goes on when the disk, the server or the driver behind it answers, or with a reboot; \
                  what waits for it waits as well",
         evidence,
-        looked: one.looked,
+        checked: one.checked,
         confirm: thresholds.confirm(&CONFIRM),
     }
 }

@@ -48,11 +48,11 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             return findings.blind(kind, Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE)));
         }
     }
-    let (table, looked) = match processes(seen) {
+    let (table, checked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut coverage = Coverage::new(absent(table, looked));
+    let mut coverage = Coverage::new(absent(table, checked));
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
     }
@@ -63,7 +63,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         if table.left_out.processes.is_some() {
             // The shim may have children among the missing processes.
-            coverage.named.insert(id.clone(), absent(table, looked));
+            coverage.named.insert(id.clone(), absent(table, checked));
             continue;
         }
         if !runs {
@@ -98,8 +98,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 "it has no living child, and its parent is process 1".to_owned(),
                 describe(process),
             ]),
-            looked,
-            since: looked,
+            checked,
+            since: checked,
             confirm: thresholds.confirm(&CONFIRM),
             without_kubelet: None,
         });

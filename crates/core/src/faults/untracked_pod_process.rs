@@ -25,7 +25,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::UntrackedPodProcess;
     let host = answer(&seen.host, seen.now, "control groups", STALE);
-    let ((host, looked), (lists, listed)) = match (host, lists(seen)) {
+    let ((host, checked), (lists, listed)) = match (host, lists(seen)) {
         (Ok(host), Ok(lists)) => (host, lists),
         (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
     };
@@ -33,7 +33,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Ok(untracked) => untracked,
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
-    let looked = looked.min(listed);
+    let checked = checked.min(listed);
     for one in untracked.iter().filter(|one| !lists.ids().any(|id| id == one.id)) {
         let id = bounded(&one.id, 128);
         findings.sightings.push(
@@ -53,7 +53,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                     format!("processes in it: {:?}", one.pids),
                     "no list of the runtime has a container or a sandbox with its id".to_owned(),
                 ],
-                looked,
+                checked,
                 confirm: thresholds.confirm(&CONFIRM),
             }
             .into(),
@@ -63,5 +63,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let left_out = (more > 0).then(|| {
         format!("{more} more control groups are in no list, besides the {} that are reported", untracked.len())
     });
-    findings.cover(kind, Coverage::new(Verdict::clean_unless(left_out.as_deref(), looked)));
+    findings.cover(kind, Coverage::new(Verdict::clean_unless(left_out.as_deref(), checked)));
 }

@@ -16,7 +16,7 @@ pub(crate) struct Component<'a> {
     pub message: String,
     pub impact: &'a str,
     pub evidence: Vec<String>,
-    pub looked: Duration,
+    pub checked: Duration,
     pub confirm: Confirmation,
 }
 
@@ -33,8 +33,8 @@ impl From<Component<'_>> for Sighting {
             message: bounded(&component.message, MAX_LINE),
             impact: component.impact.to_owned(),
             evidence: evidence(component.evidence),
-            looked: component.looked,
-            since: component.looked,
+            checked: component.checked,
+            since: component.checked,
             confirm: component.confirm,
             without_kubelet: None,
         }

@@ -36,7 +36,7 @@ fn the_decay_halves_in_a_half_life_and_is_what_the_power_of_two_is() {
     }
 }
 
-/// 8,929 changes in 28 days, as a node made them whose kubelet could not look at its pods.
+/// 8,929 changes in 28 days, as a node made them whose kubelet could not relist its pods.
 #[test]
 fn a_node_that_changed_thousands_of_times_is_one_history_with_its_count_and_rhythm() {
     let (flap, now) = after(&vec![271; 8_928]);

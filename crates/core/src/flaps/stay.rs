@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_looks_at_does_not_count() {
+    fn what_nobody_checks_does_not_count() {
         let stay = Stay::begun(0).seen(10);
         assert_eq!(stay.lasted(10_000), Some(Duration::from_secs(310)));
         assert_eq!(stay.seen(600).lasted(600), Some(Duration::from_secs(310)));

@@ -34,7 +34,7 @@ fn report(faults: &[Fault]) -> ReportView {
         kubelet_works: TriState::True,
         boot_id: String::new(),
     };
-    let faults = faults.iter().map(|fault| ReportedFault { fault: fault.clone(), looked: secs(0) }).collect();
+    let faults = faults.iter().map(|fault| ReportedFault { fault: fault.clone(), checked: secs(0) }).collect();
     ReportView { node_uid: Some("u".into()), heartbeat: Some(beat), faults, ..ReportView::default() }
 }
 
@@ -88,7 +88,7 @@ fn a_thousand_changes_are_told_a_few_times() {
 }
 
 #[test]
-fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
+fn a_fault_that_comes_and_goes_counts_and_those_that_are_resolved_once_do_not() {
     let mut flaps = Flaps::default();
     let kind = FaultType::HungContainer;
     let one = |n: u64| Fault { id: format!("hungcontainer-{n}"), state: FaultState::Confirmed, ..fault(kind) };
@@ -98,10 +98,10 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
         flaps.note_report("n", &report(&[]), secs(n * 20 + 10));
     }
     assert!(flaps.views(secs(400), wall(400)).is_empty());
-    // One of them, again and again: but a report that could not look, or is full, has not seen it go.
+    // One of them, again and again: but a report that could not check, or is full, has not seen it go.
     for n in 0..20 {
         flaps.note_report("n", &report(&[one(99)]), secs(400 + n * 20));
-        let blind = ReportView { unlooked: [kind].into(), ..report(&[]) };
+        let blind = ReportView { unchecked: [kind].into(), ..report(&[]) };
         flaps.note_report("n", &blind, secs(410 + n * 20));
     }
     assert!(flaps.views(secs(800), wall(800)).is_empty());
@@ -189,7 +189,7 @@ fn a_late_word_on_a_node_that_is_gone_leaves_the_history_of_the_new_one_alone() 
     assert!(flaps.views(secs(now + 2), wall(now + 2))["n"].flapping.is_some());
 }
 
-/// A kubelet that cannot look at its pods for 200 of every 260 s.
+/// A kubelet that cannot relist its pods for 200 of every 260 s.
 #[test]
 fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
     let (mut flaps, mut now) = (Flaps::default(), 0);

@@ -178,7 +178,7 @@ fn a_pod_that_is_gone_stays_as_it_was_and_what_was_not_read_of_it_is_never_known
 }
 
 proptest! {
-    /// What is read later only turns doubt into an answer: no answer that was given is taken back.
+    /// What is read later only turns uncertainty into an answer: no answer that was given is taken back.
     #[test]
     fn more_knowledge_never_turns_a_yes_into_a_no(
         of in prop::collection::btree_map("[ab]", "[xy]", 0..3),

@@ -25,7 +25,7 @@ pub enum Health {
     Degraded,
     /// A confirmed fault harms pods or the node.
     Unhealthy,
-    /// Nobody could look.
+    /// Nobody could check.
     #[default]
     Unknown,
 }

@@ -75,7 +75,7 @@ fn last_act(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault_id: &str) -> 
         .iter()
         .chain(&node.finished)
         .flat_map(|remediation| &remediation.steps)
-        .filter(|step| step.fault_id != fault_id && step.action.heals())
+        .filter(|step| step.fault_id != fault_id && step.action.resolves())
         .filter_map(|step| step.executed_at)
         .map(|at| since(ctx.snapshot.now, at))
         .min()

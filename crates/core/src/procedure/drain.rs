@@ -58,7 +58,7 @@ impl Procedure for Drain {
     fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
         require_eviction_permission(cx.cluster)?;
         match termination_blocker(cx.node, self) {
-            Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) => Err(drain_blocked(cx.node, &why)),
+            Some(CannotEnd::Known(why) | CannotEnd::Uncertain(why)) => Err(drain_blocked(cx.node, &why)),
             None => Ok(Executor::Controller),
         }
     }
@@ -94,7 +94,7 @@ impl Procedure for Drain {
         remediation: &Remediation,
     ) -> Result<(), Block> {
         require_eviction_permission(cluster)?;
-        if let Some(CannotEnd::Doubtful(why)) = termination_blocker(node, self) {
+        if let Some(CannotEnd::Uncertain(why)) = termination_blocker(node, self) {
             return Err(drain_blocked(node, &why));
         }
         self.require_prepared(node, remediation)

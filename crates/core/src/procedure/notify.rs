@@ -23,7 +23,7 @@ impl Procedure for Notify {
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         let node = cx.node;
         let is_fresh = node.find(&fault.id).is_some_and(|seen| evidence::require_fresh(node, seen, cx.cluster).is_ok());
-        let unlooked = match is_fresh {
+        let unchecked = match is_fresh {
             _ if stuck_cause::was_not_checked(node, fault) => " (nobody has checked its cause)",
             true => "",
             false => " (nobody could check it since)",
@@ -31,13 +31,13 @@ impl Procedure for Notify {
         // The message of a policy assumes that its steps were executed.
         let refused = not_executed(node, cx.record);
         let message = refused.as_deref().or(self.message.as_deref());
-        Some(Operation::Notify(notice(node.name, fault, message, unlooked)))
+        Some(Operation::Notify(notice(node.name, fault, message, unchecked)))
     }
 }
 
-fn notice(node: &str, fault: &Fault, message: Option<&str>, unlooked: &str) -> String {
+fn notice(node: &str, fault: &Fault, message: Option<&str>, unchecked: &str) -> String {
     let more = message.map_or_else(String::new, |message| format!(" — {message}"));
-    let text = format!("node {node}: {} ({}): {}{unlooked}{more}", fault.kind, fault.subject, fault.message);
+    let text = format!("node {node}: {} ({}): {}{unchecked}{more}", fault.kind, fault.subject, fault.message);
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }
 

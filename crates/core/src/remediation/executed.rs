@@ -97,7 +97,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         ActionResult::Quiet { message } => count_empty_round(step, &message, now),
         ActionResult::Done { message } => {
             step.executed_at = Some(now);
-            if action.heals() {
+            if action.resolves() {
                 step.state = StepState::Verifying;
                 step.message = message;
             } else {

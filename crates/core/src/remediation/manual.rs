@@ -41,7 +41,7 @@ pub struct ManualRequest {
     pub fault_id: Option<String>,
     /// What is to be done first.
     pub action: ActionType,
-    /// Generation of the policy that the person has looked at: what that says is agreed to, and nothing else.
+    /// Generation of the policy that the person has read: what that says is agreed to, and nothing else.
     pub policy_generation: Option<i64>,
     /// Why, in one sentence.
     pub reason: Option<String>,

@@ -172,7 +172,7 @@ impl StepRecord {
     }
 
     /// Whether the attempt came to nothing only because the object had changed or was gone, or because the node
-    /// could not look just then: nothing was touched, and it costs nothing.
+    /// could not check just then: nothing was touched, and it costs nothing.
     pub const fn is_free(&self) -> bool {
         matches!(self.state, StepState::Refused)
             && matches!(

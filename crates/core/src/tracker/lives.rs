@@ -42,20 +42,20 @@ impl Lives {
 
     /// Records a check. A check that was not possible changes nothing.
     pub(super) fn note(&mut self, kubelet: &KubeletStart, window: Duration) {
-        let Some(looked) = kubelet.looked else { return };
+        let Some(checked) = kubelet.checked else { return };
         self.runs = kubelet.began.is_some();
         let Some(began) = kubelet.began else { return };
         let completed = kubelet.completed.is_some();
         match self.lives.last_mut().filter(|life| began <= life.began.saturating_add(SAME_START)) {
             Some(life) => {
-                life.seen = looked.min(life.began.saturating_add(LONG)).max(life.seen);
+                life.seen = checked.min(life.began.saturating_add(LONG)).max(life.seen);
                 life.completed |= completed;
             }
-            None => self.lives.push(Life { began, seen: looked, completed }),
+            None => self.lives.push(Life { began, seen: checked, completed }),
         }
         // The newest is remembered for as long as it lives.
         let newest = self.lives.pop();
-        self.lives.retain(|life| life.began.saturating_add(window) >= looked);
+        self.lives.retain(|life| life.began.saturating_add(window) >= checked);
         self.lives.extend(newest);
         self.keep_newest();
     }
@@ -93,27 +93,27 @@ mod tests {
     }
 
     /// A check at this second. `began` is the start of the running kubelet. Its start counts as complete at 20 s.
-    fn look(lives: &mut Lives, at: u64, began: Option<u64>) {
+    fn check(lives: &mut Lives, at: u64, began: Option<u64>) {
         let completed = began.filter(|began| at - began >= 20).map(secs);
-        let (looked, began) = (Some(secs(at)), began.map(secs));
-        lives.note(&KubeletStart { completed, looked, began, ..KubeletStart::default() }, WINDOW);
+        let (checked, began) = (Some(secs(at)), began.map(secs));
+        lives.note(&KubeletStart { completed, checked, began, ..KubeletStart::default() }, WINDOW);
     }
 
     #[test]
     fn each_process_counts_once_and_for_half_an_hour() {
         let mut lives = Lives::default();
         for at in (1000..1100).step_by(5) {
-            look(&mut lives, at, Some(1000 - at % 2));
+            check(&mut lives, at, Some(1000 - at % 2));
         }
         assert_eq!(lives.lately(), Kubelets { begun: 1, completed: 1, longest: secs(0) });
-        look(&mut lives, 1100, Some(1098));
+        check(&mut lives, 1100, Some(1098));
         assert_eq!(lives.lately(), Kubelets { begun: 2, completed: 1, longest: secs(95) });
-        look(&mut lives, 999 + 1800, Some(1098));
+        check(&mut lives, 999 + 1800, Some(1098));
         assert_eq!(lives.lately().begun, 2);
-        look(&mut lives, 1001 + 1800, Some(1098));
+        check(&mut lives, 1001 + 1800, Some(1098));
         assert_eq!(lives.lately(), Kubelets { begun: 1, completed: 1, longest: secs(0) });
         let before = lives.clone();
-        look(&mut lives, 99_000, Some(1098));
+        check(&mut lives, 99_000, Some(1098));
         assert_eq!(lives, before, "the one that runs stays, and the state is not written for it");
     }
 
@@ -121,7 +121,7 @@ mod tests {
     fn thousands_of_starts_are_bounded_also_when_restored() {
         let mut lives = Lives::default();
         for at in 0..1000 {
-            look(&mut lives, 10 * at, Some(10 * at));
+            check(&mut lives, 10 * at, Some(10 * at));
         }
         assert_eq!(lives.lives.len(), MOST);
         let many = Lives { lives: vec![lives.lives[0]; 1000], runs: true };
@@ -132,15 +132,15 @@ mod tests {
     #[test]
     fn one_that_completed_its_start_may_work_for_as_long_as_it_runs() {
         let mut lives = Lives::default();
-        look(&mut lives, 5, Some(0));
+        check(&mut lives, 5, Some(0));
         assert!(!lives.works_or_hangs());
-        look(&mut lives, 30, Some(0));
+        check(&mut lives, 30, Some(0));
         assert!(lives.works_or_hangs());
         lives.note(&KubeletStart::default(), WINDOW);
         assert!(lives.works_or_hangs(), "nobody could look");
-        look(&mut lives, 50, None);
+        check(&mut lives, 50, None);
         assert!(!lives.works_or_hangs());
-        look(&mut lives, 60, Some(55));
+        check(&mut lives, 60, Some(55));
         assert!(!lives.works_or_hangs());
     }
 }

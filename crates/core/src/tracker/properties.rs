@@ -1,4 +1,4 @@
-//! What holds for every history of looks, whatever they say and however they are timed.
+//! What holds for every history of checks, whatever they say and however they are timed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::condition::ConditionReason;
 use crate::fault::SubjectKind;
 use crate::finding::{Coverage, KubeletStart};
 
-/// What one look says of the one object that these histories are about.
+/// What one check says of the one object that these histories are about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Says {
     Sick,
@@ -27,12 +27,12 @@ fn history() -> impl Strategy<Value = Vec<(Says, u64, u64, i64)>> {
         2 => Just(Says::Clean),
         2 => Just(Says::Unknown),
     ];
-    // What is seen, seconds since the look before (0 = the same look again), for how many seconds it has been so, and a jump of the wall
+    // What is seen, seconds since the check before (0 = the same check again), for how many seconds it has been so, and a jump of the wall
     // clock.
     prop::collection::vec((says, 0_u64..45, 0_u64..3, -100_000_i64..100_000), 1..60)
 }
 
-fn findings(says: Says, looked: Duration, silent: u64) -> Findings {
+fn findings(says: Says, checked: Duration, silent: u64) -> Findings {
     let kind = FaultType::HungContainer;
     let sighting = Sighting {
         kind,
@@ -45,13 +45,13 @@ fn findings(says: Says, looked: Duration, silent: u64) -> Findings {
         message: "message".into(),
         impact: String::new(),
         evidence: Vec::new(),
-        looked,
-        since: looked.checked_sub(Duration::from_secs(silent)).unwrap(),
+        checked,
+        since: checked.checked_sub(Duration::from_secs(silent)).unwrap(),
         confirm: crate::faults::hung_container::CONFIRM.shipped,
         without_kubelet: None,
     };
     let unknown = Verdict::Unknown { reason: ConditionReason::CheckFailed, detail: "x".into() };
-    let others = if says == Says::Clean { Verdict::Clean { looked } } else { unknown };
+    let others = if says == Says::Clean { Verdict::Clean { checked } } else { unknown };
     Findings {
         sightings: if matches!(says, Says::Sick | Says::FirstSign) { vec![sighting] } else { Vec::new() },
         coverage: BTreeMap::from([(kind, Coverage { named: BTreeMap::new(), others })]),
@@ -71,7 +71,7 @@ proptest! {
         let need = crate::faults::hung_container::CONFIRM.shipped;
         let (mut tracker, mut before) = (Tracker::default(), None);
         let mut now = Duration::from_secs(1000);
-        // From when on each sick look in a row shows it, and the newest of them.
+        // From when on each check in a row shows it, and the newest of them.
         let (mut row, mut newest) = (Vec::<Duration>::new(), None);
         for (says, apart, silent, wall) in steps {
             now += Duration::from_secs(apart);
@@ -85,7 +85,7 @@ proptest! {
             prop_assert_eq!(tracker.step(now, wall, &findings, &thresholds), tracked);
             prop_assert_eq!(&tracker, &saved);
 
-            // A look that could not be made, or that counts for nothing, confirms and clears nothing.
+            // A check that could not be made, or that counts for nothing, confirms and clears nothing.
             if says == Says::Unknown {
                 prop_assert_eq!(after, before);
             }
@@ -101,18 +101,18 @@ proptest! {
                 Says::Clean if after.is_none() => (row, newest) = (Vec::new(), None),
                 _ => {}
             }
-            // Confirmed only after enough looks in a row, far enough apart, past the grace.
+            // Confirmed only after enough checks in a row, far enough apart, past the grace.
             if after == Some(FaultState::Confirmed) && !matches!(before, Some(FaultState::Confirmed | FaultState::Clearing)) {
                 let (mut counted, mut last) = (0, None);
-                for look in &row {
-                    if last.is_none_or(|last| *look >= last + need.interval) {
-                        (counted, last) = (counted + 1, Some(*look));
+                for check in &row {
+                    if last.is_none_or(|last| *check >= last + need.interval) {
+                        (counted, last) = (counted + 1, Some(*check));
                     }
                 }
                 prop_assert!(counted >= need.checks, "{counted} checks: {row:?}");
                 prop_assert!(now.checked_sub(row[0]).unwrap() >= need.grace_period);
             }
-            // A confirmed fault goes only by a clean look, and never by a single one.
+            // A confirmed fault goes only by a clean check, and never by a single one.
             if before == Some(FaultState::Confirmed) {
                 prop_assert!(after.is_some());
                 prop_assert!(says == Says::Clean || after == Some(FaultState::Confirmed));

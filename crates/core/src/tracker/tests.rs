@@ -21,7 +21,7 @@ impl Watch {
         Self { node, tracker: Tracker::default(), thresholds: Thresholds::default() }
     }
 
-    /// One look at everything at this second; the state of the fault of this kind, if it is reported.
+    /// One check of everything at this second; the state of the fault of this kind, if it is reported.
     fn at(&mut self, second: u64, kind: FaultType) -> Option<FaultState> {
         self.all(second).into_iter().find(|fault| fault.kind == kind).map(|fault| fault.state)
     }
@@ -38,7 +38,7 @@ const CONFIRMED: Option<FaultState> = Some(FaultState::Confirmed);
 const CLEARING: Option<FaultState> = Some(FaultState::Clearing);
 
 #[test]
-fn a_hung_container_is_confirmed_by_three_looks_and_cleared_by_two() {
+fn a_hung_container_is_confirmed_by_three_checks_and_cleared_by_two() {
     use FaultType::HungContainer as Hung;
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
@@ -75,7 +75,7 @@ fn a_sighting_while_clearing_confirms_again() {
 }
 
 #[test]
-fn a_clean_look_between_makes_a_suspicion_start_anew() {
+fn a_clean_check_between_makes_a_suspicion_start_anew() {
     use FaultType::HungContainer as Hung;
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
@@ -91,7 +91,7 @@ fn a_clean_look_between_makes_a_suspicion_start_anew() {
 }
 
 #[test]
-fn looks_that_could_not_be_made_change_nothing_however_many() {
+fn checks_that_could_not_be_made_change_nothing_however_many() {
     use FaultType::HungContainer as Hung;
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
@@ -197,7 +197,7 @@ mod orphan {
     }
 
     #[test]
-    fn without_a_kubelet_three_looks_confirm_it_once_the_kubelet_is_confirmed_down() {
+    fn without_a_kubelet_three_checks_confirm_it_once_the_kubelet_is_confirmed_down() {
         for state in [ContainerState::Exited, ContainerState::Running] {
             let mut watch = Watch::new(node(state, false));
             for second in (1000..1080).step_by(10) {
@@ -281,7 +281,7 @@ fn a_kubelet_that_dies_at_every_start_is_down_one_that_comes_up_is_not() {
 }
 
 #[test]
-fn a_saved_look_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
+fn a_saved_check_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
     let mut watch = Watch::new(node);

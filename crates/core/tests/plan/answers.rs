@@ -332,9 +332,9 @@ fn a_full_report_may_have_left_the_fault_out() {
 fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
     for severity in [Severity::Low, Severity::High, Severity::Critical] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-        let mut doubt = hung("log");
-        (doubt.state, doubt.severity) = (FaultState::Suspected, severity);
-        world.infect("n1", doubt, ClearedBy::Cont);
+        let mut uncertain = hung("log");
+        (uncertain.state, uncertain.severity) = (FaultState::Suspected, severity);
+        world.infect("n1", uncertain, ClearedBy::Cont);
         let first = world.plan();
         assert!(first.effects.is_empty(), "the doubt counts");
         world.node("n1").sick.reverse();
@@ -371,9 +371,9 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
 }
 
 #[test]
-fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
-    // Nobody knows when a look was that no watch has brought; or the probe is always a little late.
-    for looked in [secs(86_400), secs(60)] {
+fn people_are_told_without_a_fresh_check_after_a_while_and_not_before() {
+    // Nobody knows when a check was that no watch has brought; or the probe is always a little late.
+    for checked in [secs(86_400), secs(60)] {
         let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
         world.infect("n1", hung("log"), None);
@@ -384,7 +384,7 @@ fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
         for _ in 0..10 {
             pass(&mut world);
         }
-        world.node("n1").looked = looked;
+        world.node("n1").checked = checked;
         while world.only_remediation().steps[0].state != StepState::Failed {
             pass(&mut world);
         }

@@ -177,7 +177,7 @@ fn what_is_approved_and_held_until_its_time_is_over_says_so() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true), notify()]);
     world.pass();
     world.approve("n1", "ann").unwrap();
-    world.node("n1").looked = secs(60);
+    world.node("n1").checked = secs(60);
     world.wait(800, 5);
     assert_eq!(world.did(), ["notify"]);
     let step = &world.only_remediation().steps[0];

@@ -13,7 +13,7 @@ use crate::samples::{clean_up, cont, cordon, fault, hung, kill, notify, plugin, 
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 #[test]
-fn one_policy_heals_a_node_and_overlaps_are_told() {
+fn one_policy_repairs_a_node_and_overlaps_are_told() {
     let rules = [rule("r", &FaultType::ALL, &[cont()])];
     let (mut high, low) = (policy("z-high", &rules), policy("a-low", &rules));
     high.priority = 10;
@@ -58,10 +58,10 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
     assert!(plan.blocked[0].message.contains("of kube-system/log"), "{}", plan.blocked[0].message);
 }
 
-/// Whose crash loops nobody asked to have healed must not keep others from being healed.
+/// Whose crash loops nobody asked to have resolved must not keep others from being resolved.
 #[test]
 fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
-    let healed = |namespace: &str| {
+    let resolved = |namespace: &str| {
         let mut rule = rule("r", &[FaultType::HungContainer], &[cont()]);
         rule.namespaces = Namespaces { only: vec![namespace.to_owned()], except: Vec::new() };
         let mut policy = policy("p", &[rule, self::rule("plugin", &[FaultType::NetworkPluginHung], &[cont()])]);
@@ -75,8 +75,8 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
         let status_view = &plan.policies["p"];
         (status_view.unhealthy, status_view.blocked.as_ref().map(|(reason, _)| *reason))
     };
-    assert_eq!(healed("shop"), (1, None));
-    assert_eq!(healed("kube-system"), (3, Some(BlockReason::MaxUnhealthyExceeded)));
+    assert_eq!(resolved("shop"), (1, None));
+    assert_eq!(resolved("kube-system"), (3, Some(BlockReason::MaxUnhealthyExceeded)));
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
 }
 
 #[test]
-fn what_is_only_told_does_not_keep_another_fault_from_being_healed() {
+fn what_is_only_told_does_not_keep_another_fault_from_being_resolved() {
     let tell = policy("tell", &[rule("r", &[FaultType::KubeletDown], &[notify()])]);
-    let heal = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[clean_up()])]);
-    let mut world = World::new(&[tell, heal], &["n1"]);
+    let resolve = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[clean_up()])]);
+    let mut world = World::new(&[tell, resolve], &["n1"]);
     let down = Fault { severity: Severity::Critical, ..fault(FaultType::KubeletDown, "kubelet") };
     world.infect("n1", down, None);
     world.infect("n1", fault(FaultType::OrphanContainer, "log"), ClearedBy::CleanupOrphans);
@@ -196,7 +196,7 @@ fn some_kinds_of_fault_have_a_budget_of_their_own() {
 }
 
 #[test]
-fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_remediation_but_the_other_faults_are_healed() {
+fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_remediation_but_the_other_faults_are_resolved() {
     let mut world = with_orphans(1);
     // Another of them on the node that has one is the same remediation's.
     world.infect("a1", fault(FaultType::LeakedShim, "y"), ClearedBy::CleanupOrphans);
@@ -445,7 +445,8 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
 }
 
 #[test]
-fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back() {
+fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back()
+ {
     let policies = [policy("p", &[rule("r", &FaultType::ALL, &[cordon(), cont()])])];
     let mut world = World::new(&policies, &["a", "b"]);
     world.infect("a", hung("x"), ClearedBy::Cont);

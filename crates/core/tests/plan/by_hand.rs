@@ -118,7 +118,7 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
 }
 
 #[test]
-fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
+fn a_start_by_hand_goes_on_by_the_ladder_and_resolves() {
     let mut world = left_alone(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));

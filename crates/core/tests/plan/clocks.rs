@@ -30,7 +30,7 @@ fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
 }
 
 #[test]
-fn a_step_of_tomorrow_that_has_not_healed_is_followed_in_its_time() {
+fn a_step_of_tomorrow_that_has_not_resolved_is_followed_in_its_time() {
     for back in BACK {
         let mut world = World::sick(hung("log"), None, &[cont(), notify()]);
         world.run(secs(20));

@@ -366,14 +366,14 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
     let many = fleet(&rules, 6);
     let plan = many.plan();
     assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == BlockReason::Storm), "{plan:?}");
-    // A rule that only tells keeps nobody from healing something else, as with all that may stand for days.
+    // A rule that only tells keeps nobody from resolving something else, as with all that may stand for days.
     let told = fleet(&[asks("r", &[], &[notify()])], 6);
     assert_eq!(told.plan().policies["p"].unhealthy, 0);
 }
 
 /// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
 #[test]
-fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
+fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
     let restart = |daemon| step(restart(daemon, Restart { skip_safety_check: true, ..Restart::default() }));
     let steps = [
         cont(),
@@ -399,7 +399,7 @@ fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
 }
 
 #[test]
-fn what_hangs_on_the_node_is_healed_beside_it() {
+fn what_hangs_on_the_node_is_resolved_beside_it() {
     let policies: Vec<Policy> =
         vec![policy("p", &[asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])])];
     let mut world = World::new(&policies, &["n1"]);

@@ -12,7 +12,7 @@ use nrh_core::snapshot::TriState;
 use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, notify, plugin, secs, step, workload};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
-/// A node with these pods, whose fault nothing heals unless said.
+/// A node with these pods, whose fault nothing resolves unless said.
 fn sick(ladder: &[Step], pods: usize) -> World {
     let mut world = World::sick(hung("x"), ClearedBy::Kill, ladder);
     world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
@@ -26,7 +26,7 @@ fn drained(world: &World) -> nrh_core::remediation::StepRecord {
 }
 
 #[test]
-fn a_node_is_cordoned_drained_and_then_healed() {
+fn a_node_is_cordoned_drained_and_then_repaired() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
     world.node("n1").workloads[1].pod.owner = Owner::DaemonSet;
     world.run(secs(300));
@@ -217,7 +217,7 @@ fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
 }
 
 #[test]
-fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
+fn what_no_step_can_resolve_is_neither_cordoned_nor_drained_for() {
     // A kill does nothing about a disk that is full.
     let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[cordon(), drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];

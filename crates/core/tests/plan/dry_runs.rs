@@ -91,7 +91,7 @@ proptest! {
             let plans = [decide(&mut earnest), decide(&mut dry)];
             let [earnest, dry] = plans.each_ref().map(decisions);
             prop_assert_eq!(&earnest, &dry);
-            // From here on one of them heals.
+            // From here on one of them resolves.
             if earnest.values().any(|first| matches!(first, First::Begins(_))) {
                 break;
             }

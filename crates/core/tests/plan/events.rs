@@ -39,15 +39,15 @@ pub enum Event {
     Recover(usize),
     Fade(usize, FaultState),
     StickPod(usize, u8),
-    HealPods(usize),
+    ResolvePods(usize),
     EndPod(usize, bool),
     Probe(usize, bool),
-    Look(usize, u64),
+    Check(usize, u64),
     Jobs(usize, bool),
     Ready(usize, TriState),
     Kubelet(usize, TriState),
     MayAct(usize, bool),
-    Veto(usize, bool),
+    Exclude(usize, bool),
     Suspend(usize, bool),
     SuspendAll(bool),
     /// What happens to policies happens to the one at this place, of as many as there are.
@@ -162,15 +162,15 @@ pub fn event() -> impl Strategy<Value = Event> {
         2 => node.clone().prop_map(Event::Recover),
         1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
         3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::StickPod(n, p)),
-        2 => node.clone().prop_map(Event::HealPods),
+        2 => node.clone().prop_map(Event::ResolvePods),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
-        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Look(n, s)),
+        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Check(n, s)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Jobs(n, b)),
         1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Ready(n, t)),
         1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Kubelet(n, t)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::MayAct(n, b)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Veto(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Exclude(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
         1 => prop::bool::weighted(0.3).prop_map(Event::SuspendAll),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::SuspendPolicy(p, on)),
@@ -234,15 +234,15 @@ pub const fn node_of(event: &Event) -> Option<usize> {
         | Event::Recover(n)
         | Event::Fade(n, _)
         | Event::StickPod(n, _)
-        | Event::HealPods(n)
+        | Event::ResolvePods(n)
         | Event::EndPod(n, _)
         | Event::Probe(n, _)
-        | Event::Look(n, _)
+        | Event::Check(n, _)
         | Event::Jobs(n, _)
         | Event::Ready(n, _)
         | Event::Kubelet(n, _)
         | Event::MayAct(n, _)
-        | Event::Veto(n, _)
+        | Event::Exclude(n, _)
         | Event::Suspend(n, _)
         | Event::Cordon(n)
         | Event::Uncordon(n)
@@ -308,7 +308,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::StickPod(n, pattern) => {
             world.node(name(n)).pods = vec![stuck(name(n), &format!("agent-{turn}"), *pattern)];
         }
-        Event::HealPods(n) => world.node(name(n)).pods.clear(),
+        Event::ResolvePods(n) => world.node(name(n)).pods.clear(),
         Event::EndPod(n, ends) => {
             let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
             let _ = n;
@@ -317,12 +317,12 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
             }
         }
         Event::Probe(n, runs) => world.node(name(n)).probe_runs = *runs,
-        Event::Look(n, age) => world.node(name(n)).looked = secs(*age),
+        Event::Check(n, age) => world.node(name(n)).checked = secs(*age),
         Event::Jobs(n, start) => world.node(name(n)).job_starts = *start,
         Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
         Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
-        Event::Veto(n, on) => {
+        Event::Exclude(n, on) => {
             world.node(name(n)).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),

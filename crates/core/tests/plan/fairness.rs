@@ -33,7 +33,7 @@ enum Lie {
     Failure,
     /// It says for as long as it may that it is at work.
     Work,
-    /// It says at the last moment that it has healed, and has another fault.
+    /// It says at the last moment that it has resolved, and has another fault.
     Success,
 }
 
@@ -50,7 +50,7 @@ impl Liar {
 
     fn tell(&mut self, world: &mut World) {
         let now = world.now;
-        let mut healed = Vec::new();
+        let mut resolved = Vec::new();
         for (order, job) in world.jobs.values_mut().filter(|(order, _)| order.node == LIAR) {
             job.started = true;
             let is_late = since(now, order.issued_at) >= SLOW;
@@ -62,7 +62,7 @@ impl Liar {
                 Lie::Silence | Lie::Refusal | Lie::Failure | Lie::Success => continue,
             };
             if state == OutcomeState::Done {
-                healed.push(order.fault_id.clone());
+                resolved.push(order.fault_id.clone());
             }
             job.finished = state != OutcomeState::Running;
             let operation_id = order.operation_id.clone();
@@ -73,7 +73,7 @@ impl Liar {
         let over: Vec<String> =
             over.flat_map(|remediation| &remediation.faults).map(|fault| fault.id.clone()).collect();
         let node = world.nodes.get_mut(LIAR).unwrap();
-        node.sick.retain(|sick| !healed.contains(&sick.fault.id) && !over.contains(&sick.fault.id));
+        node.sick.retain(|sick| !resolved.contains(&sick.fault.id) && !over.contains(&sick.fault.id));
         while node.sick.len() < 16 {
             node.sick.push(sickness(self.fault(), None));
         }
@@ -94,7 +94,7 @@ fn cluster(nodes: usize) -> World {
     World::new(&[policy], &names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// For how long each fault of the other nodes stood, in their order; what was not healed by the end stands to the end.
+/// For how long each fault of the other nodes stood, in their order; what was not resolved by the end stands to the end.
 fn waits(nodes: usize, lie: Option<Lie>) -> Vec<Duration> {
     let mut world = cluster(nodes);
     let mut liar = lie.map(|lie| Liar { lie, faults: 0 });

@@ -119,13 +119,13 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
 
-/// A node that flaps, with a remediation that has just healed its only fault under a cordon.
-fn healed_while_it_flaps() -> World {
-    healed_while_it_flaps_under(cordon())
+/// A node that flaps, with a remediation that has just resolved its only fault under a cordon.
+fn resolved_while_it_flaps() -> World {
+    resolved_while_it_flaps_under(cordon())
 }
 
 /// The same under what this step does.
-fn healed_while_it_flaps_under(first: Step) -> World {
+fn resolved_while_it_flaps_under(first: Step) -> World {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first, cont(), notify()]);
     // The rule waits for so long, so that it flaps by then.
     let rule = &mut world.policies[0].rules[0];
@@ -147,7 +147,7 @@ fn healed_while_it_flaps_under(first: Step) -> World {
 
 #[test]
 fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
-    let mut world = healed_while_it_flaps();
+    let mut world = resolved_while_it_flaps();
     let plan = world.pass();
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, is_cordoned(&world)), (Phase::Verifying, true), "{remediation:?}");
@@ -166,13 +166,13 @@ fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
 
 #[test]
 fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
-    let mut world = healed_while_it_flaps();
-    let healed = world.now;
+    let mut world = resolved_while_it_flaps();
+    let resolved = world.now;
     while world.only_remediation().phase == Phase::Verifying {
         flap(&mut world, 2, 30);
-        assert!(since(world.now, healed) <= Duration::from_mins(32));
+        assert!(since(world.now, resolved) <= Duration::from_mins(32));
     }
-    assert!(since(world.now, healed) >= Duration::from_mins(28));
+    assert!(since(world.now, resolved) >= Duration::from_mins(28));
     wait(&mut world, 30);
     let remediation = world.remediations.values().min_by_key(|remediation| remediation.started_at).unwrap();
     assert_eq!(remediation.phase, Phase::Succeeded, "{remediation:?}");
@@ -182,7 +182,7 @@ fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
 
 #[test]
 fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
-    let mut world = healed_while_it_flaps();
+    let mut world = resolved_while_it_flaps();
     wait(&mut world, 60);
     world.infect("n1", hung("log"), ClearedBy::Cont);
     wait(&mut world, 60);
@@ -198,11 +198,11 @@ fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
 
 #[test]
 fn whoever_stops_the_remediation_or_opens_the_node_ends_the_wait() {
-    let mut world = healed_while_it_flaps();
+    let mut world = resolved_while_it_flaps();
     world.policies[0].suspend = true;
     wait(&mut world, 30);
     assert_eq!((world.only_remediation().phase, is_cordoned(&world)), (Phase::Succeeded, false));
-    let mut world = healed_while_it_flaps();
+    let mut world = resolved_while_it_flaps();
     world.node("n1").view.unschedulable = false;
     wait(&mut world, 30);
     assert_eq!(
@@ -223,7 +223,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
         (view.unschedulable, view.cordoned_by) = (false, None);
     };
     for (change, is_back) in [(opened, false), (opened, true), (cleaned, false), (cleaned, true)] {
-        let mut world = healed_while_it_flaps();
+        let mut world = resolved_while_it_flaps();
         // The cache is not behind any more.
         wait(&mut world, 120);
         let before = world.did().len();
@@ -244,7 +244,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
 fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_before_anything_else_is_done() {
     for is_mark_left in [true, false] {
         let mut world =
-            healed_while_it_flaps_under(step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })));
+            resolved_while_it_flaps_under(step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })));
         wait(&mut world, 120);
         assert_eq!(
             (world.only_remediation().phase, world.did()),

@@ -274,7 +274,7 @@ fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_
 }
 
 #[test]
-fn a_clean_look_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
+fn a_clean_check_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
     world.node("n1").sick.clear();
     world.node("n1").send();

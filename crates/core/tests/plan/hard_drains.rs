@@ -85,7 +85,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         assert_eq!((record.state, empty(record)), (StepState::Succeeded, 2));
         assert!(record.message.contains("since the node cannot end them"), "{}", record.message);
     }
-    // What heals it does not wait for that.
+    // What resolves it does not wait for that.
     let ladder = [cordon(), drain(), restart(true), notify()];
     let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
     world.run(secs(120));
@@ -98,22 +98,22 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
 
-/// What makes it doubtful that a node ends pods.
-type Doubt = Box<dyn Fn(&mut World)>;
+/// What makes it uncertain that a node ends pods.
+type Case = Box<dyn Fn(&mut World)>;
 
 #[test]
 fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
     let suspected = |state| Fault { state, ..fault(FaultType::RuntimeListHung, "x") };
-    let doubts: [Doubt; 5] = [
+    let cases: [Case; 5] = [
         Box::new(move |world| world.infect("n1", suspected(FaultState::Suspected), None)),
         Box::new(move |world| world.infect("n1", suspected(FaultState::Clearing), None)),
         Box::new(|world| world.node("n1").view.ready = TriState::Unknown),
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::False),
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::Unknown),
     ];
-    for (number, doubt) in doubts.iter().enumerate() {
+    for (number, make_uncertain) in cases.iter().enumerate() {
         let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
-        doubt(&mut world);
+        make_uncertain(&mut world);
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
         assert_eq!(reasons(&plan), [BlockReason::ActionsDisabled], "{number}");
@@ -123,7 +123,7 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         world.pass();
         world.pass();
         assert_eq!(world.did(), ["cordon", "drain"]);
-        doubt(&mut world);
+        make_uncertain(&mut world);
         world.tick(secs(10));
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
@@ -173,7 +173,7 @@ fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
 }
 
 #[test]
-fn two_looks_at_one_moment_are_one() {
+fn two_checks_at_one_moment_are_one() {
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
     world.pass();
     world.pass();
@@ -273,7 +273,7 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
 
 #[test]
 fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
-    // The first step heals nothing, and the last one has to wait until its pod is being deleted.
+    // The first step resolves nothing, and the last one has to wait until its pod is being deleted.
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cont(), cordon(), drain(), kill(false), notify()], 3);
     world.run(secs(1_200));
     assert!(!world.did().contains(&"drain"), "{:?}", world.did());

@@ -40,7 +40,7 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
 }
 
 #[test]
-fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
+fn it_is_resolved_verified_and_closed_and_its_slot_is_given_back() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.run(secs(300));
     let remediation = world.only_remediation();
@@ -54,19 +54,19 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
 }
 
 #[test]
-fn what_the_probe_has_lost_sight_of_is_not_healed() {
+fn what_the_probe_has_lost_sight_of_is_not_resolved() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     // As a probe says that has begun anew without its memory.
-    world.node("n1").report.unlooked.insert(FaultType::HungContainer);
+    world.node("n1").report.unchecked.insert(FaultType::HungContainer);
     world.run(secs(30));
     assert_eq!((world.only_remediation().phase, world.did().len()), (Phase::Verifying, 1));
-    world.node("n1").report.unlooked.clear();
+    world.node("n1").report.unchecked.clear();
     world.run(secs(60));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
-fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
+fn a_hung_client_and_an_unresponsive_shim_are_ended_each_by_its_own_step() {
     let release = [kill(false), notify()];
     let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseHungProcess(SIGKILL)".to_owned())]);
@@ -124,7 +124,7 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
 }
 
 #[test]
-fn the_ladder_is_climbed_when_a_step_does_not_heal() {
+fn the_ladder_is_climbed_when_a_step_does_not_resolve() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
@@ -225,7 +225,7 @@ fn a_fault_that_goes_by_itself_needs_no_act() {
 }
 
 #[test]
-fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
+fn a_suspension_lets_the_step_under_way_finish_but_starts_no_other() {
     let mut world = World::sick(plugin(), None, &[cont(), kill(false)]);
     world.pass();
     world.tick(secs(5));

@@ -1,4 +1,4 @@
-//! What every plan and every world keeps, whatever happens: budgets, one step at a time, a look before each act, nothing left behind.
+//! What every plan and every world keeps, whatever happens: budgets, one step at a time, a check before each act, nothing left behind.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -311,8 +311,8 @@ fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
     let is_its = |e: &Remediation| e.mode == Mode::Enforce && e.policy == policy.name;
     let of_node = |e: &&Remediation| is_its(e) && e.node == node;
     let steps = snapshot.remediations.values().filter(of_node).flat_map(|remediation| &remediation.steps);
-    let healing = steps.filter(|step| step.action.disturbs());
-    let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
+    let resolving = steps.filter(|step| step.action.disturbs());
+    let touched = resolving.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
     touched
         .filter_map(|step| step.executed_at.or(step.started_at))
         .filter(|at| since(snapshot.now, *at) < within)
@@ -360,10 +360,10 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
         let mut begun = steps.filter(|step| step.started_at.is_some() && step.state != StepState::Refused);
         assert!(begun.all(|step| step.action.hand_off() != Some(with)), "handed off again as another Node object");
     }
-    // Whatever is begun is begun on a fresh look at a fault that is confirmed, or that shows in the API.
+    // Whatever is begun is begun on a fresh check of a fault that is confirmed, or that shows in the API.
     if let Some(step) = record.current_step().filter(|_| !is_told && !goes_on) {
         if let Some(seen) = report.faults.iter().find(|seen| seen.fault.id == step.fault_id) {
-            assert!(seen.fault.state == FaultState::Confirmed && seen.looked <= secs(45), "{seen:?}");
+            assert!(seen.fault.state == FaultState::Confirmed && seen.checked <= secs(45), "{seen:?}");
         } else {
             let kind = record.fault(&step.fault_id).map(|fault| fault.kind);
             assert!(kind.is_some_and(FaultType::is_cluster_fault), "{step:?}");
@@ -372,7 +372,7 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
     if let Operation::RunJob(order) | Operation::GiveCommand(order) = operation {
         let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);
-        assert!(seen.looked <= secs(45), "an old look");
+        assert!(seen.checked <= secs(45), "an old look");
     }
     if let Operation::GiveCommand(order) | Operation::RunJob(order) = operation
         && let Some((daemon, with)) = order.action.traits().restarts.zip(order.action.params().restart)
@@ -543,7 +543,7 @@ fn check_drains(world: &World) {
     for step in world.remediations.values().flat_map(|remediation| &remediation.steps) {
         let is_drain = step.action == ActionType::Drain;
         if is_drain && step.state == StepState::TimedOut && step.started_at.is_some() {
-            // Its second look may have been held until its time was over.
+            // Its second check may have been held until its time was over.
             let said =
                 if step.rounds.is_some_and(|rounds| rounds.empty > 0) { "checked once more" } else { "pod(s) left" };
             assert!(step.message.contains(said), "says not what is left: {step:?}");
@@ -590,7 +590,7 @@ fn calm_down(world: &mut World) {
     world.suspended = None;
     world.may_evict = TriState::True;
     for node in world.nodes.values_mut() {
-        (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
+        (node.probe_runs, node.job_starts, node.checked) = (true, true, secs(1));
         // Whoever wants a node left alone keeps it cordoned, too, for as long as he wants.
         node.report.suspended = None;
         node.view.exclusions.clear();

@@ -17,7 +17,7 @@ fn keep(quarantine_for: Duration) -> Step {
     kept(quarantine_for, Duration::from_mins(5))
 }
 
-/// One node with a hung container that nothing heals, until its ladder is at its end.
+/// One node with a hung container that nothing resolves, until its ladder is at its end.
 fn contained(steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), None, steps);
     for _ in 0..400 {
@@ -51,7 +51,7 @@ fn uncordons(world: &World) -> usize {
 }
 
 #[test]
-fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
+fn what_no_step_has_resolved_stays_cordoned_and_holds_no_slot() {
     let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify"]);
     let plan = world.pass();
@@ -98,7 +98,7 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
 }
 
 #[test]
-fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
+fn nobody_checking_is_no_cure_and_no_reason_to_keep_it_longer() {
     let mut world = contained(&[keep(Duration::from_mins(40)), notify()]);
     let first = world.only_remediation().name.clone();
     world.node("n1").sick.clear();
@@ -150,14 +150,14 @@ fn of<'w>(world: &'w World, policy: &str) -> &'w Remediation {
 }
 
 #[test]
-fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
+fn another_policys_faults_are_resolved_meanwhile_and_the_cordon_is_given_back() {
     let mut world = with_another(HOURS_4, &[cordon(), crate::samples::kill(false)], ClearedBy::Kill);
     let first = of(&world, "p").name.clone();
     world.pass();
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(of(&world, "other").name.as_str()));
     pass_time(&mut world, secs(120));
-    let healed = of(&world, "other");
-    assert_eq!((healed.phase, healed.is_live()), (Phase::Succeeded, false), "{}", healed.message);
+    let resolved = of(&world, "other");
+    assert_eq!((resolved.phase, resolved.is_live()), (Phase::Succeeded, false), "{}", resolved.message);
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_ref(), Some(&first), "{:?}", world.log);
     assert!(world.remediations[&first].is_quarantined() && is_cordoned(&world) && uncordons(&world) == 0);
     mend(&mut world);
@@ -312,9 +312,9 @@ fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
 }
 
 #[test]
-fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
+fn what_has_gone_by_itself_was_not_resolved_by_its_ladder() {
     let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
-    // More often than a fault may come back that was healed.
+    // More often than a fault may come back that was resolved.
     for times in 1..=4 {
         mend(&mut world);
         pass_time(&mut world, Duration::from_mins(10));

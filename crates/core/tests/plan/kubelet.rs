@@ -74,7 +74,7 @@ fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
 }
 
 #[test]
-fn it_is_healed_when_the_kubelet_has_written_its_status_and_not_before() {
+fn it_is_resolved_when_the_kubelet_has_written_its_status_and_not_before() {
     let mut world = world();
     block(&mut world, 120);
     world.infect("n1", hung("c"), ClearedBy::Cont);

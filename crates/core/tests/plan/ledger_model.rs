@@ -7,7 +7,7 @@
 //! - Who stops or crashes leaves nothing but calls on the way, and whoever leads next knows nothing: controllers need no names.
 //! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`](nrh_core::plan::PlanSettings)).
 //!   Who goes on beside the next leader may stand still for as long as it likes before it does what it has decided.
-//! - A node acts only while it is sick: it looks again itself.
+//! - A node acts only while it is sick: it checks again itself.
 //!
 //! Nodes are alike, so a state is kept with its nodes in one order only.
 
@@ -31,7 +31,7 @@ const LAG: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 struct Bed {
     nodes: usize,
-    /// Nodes that may be healed at a time.
+    /// Nodes that may be repaired at a time.
     limit: u32,
     /// How often somebody begins to lead: for the first time, after another controller, or after a crash.
     terms: u8,
@@ -55,13 +55,13 @@ struct Rules {
     fence: bool,
     /// The ledger is stored only over the version that it was decided on.
     swap: bool,
-    /// The last look before an act is one at the ledger, too: it is the version that the decision was made on.
-    look: bool,
-    /// A slot whose remediation does not show is given back only over a ledger of one's own, after a look for that remediation since.
+    /// The last check before an act is one of the ledger, too: it is the version that the decision was made on.
+    check: bool,
+    /// A slot whose remediation does not show is given back only over a ledger of one's own, after a search for that remediation since.
     search: bool,
 }
 
-const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, look: true, search: true };
+const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, check: true, search: true };
 
 /// How the one remediation of a node stands in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -466,7 +466,7 @@ impl State {
         Some(())
     }
 
-    /// That leader reads all. Its own ledger it knows from its own writes; it is read once in a term, and after a doubt.
+    /// That leader reads all. Its own ledger it knows from its own writes; it is read once in a term, and after an uncertainty.
     fn read_by(&mut self, who: usize) -> Option<()> {
         let has_ledger = self.nodes.iter().all(|node| node.minds[who].seen.is_some());
         for node in &mut self.nodes {
@@ -538,8 +538,8 @@ impl State {
         self.leaders[who] = None;
     }
 
-    /// The ledger is in doubt: what was to follow is dropped, and it is read again.
-    fn doubts(&mut self, who: usize) {
+    /// The ledger is uncertain: what was to follow is dropped, and it is read again.
+    fn mark_uncertain(&mut self, who: usize) {
         if let Some(leader) = &mut self.leaders[who] {
             leader.is_ours = false;
         }
@@ -647,12 +647,12 @@ impl Model for Bed {
             Action::StoreArrives(who) => {
                 state.leaders[who].as_mut()?.store = Store::Nothing;
                 state.nodes.iter_mut().for_each(|node| node.minds[who].next = Place::Free);
-                state.doubts(who);
+                state.mark_uncertain(who);
             }
             Action::StoreTimesOut(who) => {
                 state.timeouts -= 1;
                 state.give_up_store(who);
-                state.doubts(who);
+                state.mark_uncertain(who);
             }
             Action::LateStoreArrives(which) => {
                 for node in &mut state.nodes {
@@ -664,12 +664,12 @@ impl Model for Bed {
                 let node = state.nodes.get_mut(at)?;
                 let mind = &mut node.minds[who];
                 let call = mind.chain.remove(0);
-                // The last look before an act: it reads the remediation again, and the ledger.
-                let is_overtaken = self.rules.look && !state.leaders[who]?.is_current;
+                // The last check before an act: it reads the remediation again, and the ledger.
+                let is_overtaken = self.rules.check && !state.leaders[who]?.is_current;
                 if call == Call::Act && (node.remediation != Standing::Scheduled || is_overtaken) {
                     mind.chain.clear();
                     if is_overtaken {
-                        state.doubts(who);
+                        state.mark_uncertain(who);
                     }
                 } else {
                     mind.sent = Some(call);
@@ -811,7 +811,7 @@ fn without_any_of_the_rules_a_slot_is_spent_twice() {
         Rules { unpaid: false, ..ALL },
         Rules { fence: false, ..ALL },
         Rules { swap: false, ..ALL },
-        Rules { look: false, ..ALL },
+        Rules { check: false, ..ALL },
         Rules { search: false, ..ALL },
     ];
     for rules in rules {

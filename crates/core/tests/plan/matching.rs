@@ -143,7 +143,7 @@ fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
 }
 
 #[test]
-fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() {
+fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediation() {
     let ladder = [cont(), kill(true), notify()];
     let low = policy("low", &[narrowed("r", is("web"), &ladder)]);
     let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
@@ -229,7 +229,7 @@ fn steps(world: &World) -> Vec<(String, StepState)> {
 }
 
 #[test]
-fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_healed_by_no_later_one() {
+fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_resolved_by_no_later_one() {
     // Databases are for people: neither a label that was put on meanwhile, nor a rule that was, may be passed by.
     let others = all_rules("others", &[cont(), kill(true)]);
     let rules = [narrowed("databases", is("db"), &[notify()]), others.clone()];
@@ -267,7 +267,7 @@ fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun(
 }
 
 #[test]
-fn doubt_never_makes_the_ladder_pass_over_its_gentle_steps() {
+fn uncertainty_never_makes_the_ladder_pass_over_its_gentle_steps() {
     let ladder = [cont(), cont(), kill(true), notify()];
     let mut world = ill(&[policy("p", &[narrowed("r", is("web"), &ladder)])]);
     labelled(&mut world, pod("log"), "web");

@@ -35,7 +35,7 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
 }
 
 #[test]
-fn a_pod_that_nobody_looked_at_is_not_well() {
+fn a_pod_that_nobody_checked_is_not_well() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();
@@ -204,7 +204,7 @@ fn with_overdue_pod() -> World {
 }
 
 #[test]
-fn a_stuck_pod_is_not_given_up_before_its_cause_was_looked_for() {
+fn a_stuck_pod_is_not_given_up_before_its_cause_was_checked_for() {
     let mut world = with_overdue_pod();
     // At rest the probe reports every five minutes.
     let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
@@ -213,16 +213,16 @@ fn a_stuck_pod_is_not_given_up_before_its_cause_was_looked_for() {
     assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::StaleEvidence]));
     assert!(blocked.nodes["n1"].check_sequence);
     world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(2);
-    let unlooked = |kind| {
+    let unchecked = |kind| {
         let mut snapshot = world.snapshot();
-        snapshot.reports.get_mut("n1").unwrap().unlooked.insert(kind);
+        snapshot.reports.get_mut("n1").unwrap().unchecked.insert(kind);
         plan(&snapshot, &world.settings)
     };
     for kind in [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung] {
-        assert_eq!(reasons(&unlooked(kind)), [BlockReason::StaleEvidence], "{kind}");
+        assert_eq!(reasons(&unchecked(kind)), [BlockReason::StaleEvidence], "{kind}");
     }
-    assert!(unlooked(FaultType::DiskFull).effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
-    // A probe that cannot look everywhere is not waited for without end.
+    assert!(unchecked(FaultType::DiskFull).effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
+    // A probe that cannot check everywhere is not waited for without end.
     world.node("n1").pods[0].overdue = Some(secs(120 + 600));
     let late = world.plan();
     assert!(late.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
@@ -256,7 +256,7 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     ends_with_the_release(&mut world);
 }
 
-/// The last look before the act has refused it: it is reserved, and nobody has tried.
+/// The last check before the act has refused it: it is reserved, and nobody has tried.
 #[test]
 fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_no_attempt() {
     let mut world = with_overdue_pod();
@@ -343,12 +343,12 @@ fn a_pod_does_not_wait_for_a_cause_that_nobody_remediates() {
 }
 
 #[test]
-fn people_hear_that_the_cause_of_a_stuck_pod_was_not_looked_for() {
+fn people_hear_that_the_cause_of_a_stuck_pod_was_not_checked_for() {
     let mut world = with_overdue_pod();
     world.node("n1").pods[0].overdue = Some(secs(120 + 600));
-    let mut unlooked = world.snapshot();
-    unlooked.reports.get_mut("n1").unwrap().unlooked.insert(FaultType::HungContainer);
-    for (snapshot, is_said) in [(world.snapshot(), false), (unlooked, true)] {
+    let mut unchecked = world.snapshot();
+    unchecked.reports.get_mut("n1").unwrap().unchecked.insert(FaultType::HungContainer);
+    for (snapshot, is_said) in [(world.snapshot(), false), (unchecked, true)] {
         let mut world = world.clone();
         let plan = world.carry_out(&snapshot, &Chaos::default());
         let notified = notification(&plan);

@@ -165,7 +165,7 @@ fn each_single_change_stops_the_action_and_says_which() {
         ),
         (
             "the last check is old",
-            |w| w.node("n1").report.faults[0].looked = secs(46),
+            |w| w.node("n1").report.faults[0].checked = secs(46),
             "its last check is older than 45s",
         ),
         (

@@ -114,7 +114,7 @@ proptest! {
             // What the API server refused touched nothing, nor did what somebody else is at already: another step may have its turn.
             let refused: BTreeSet<&String> = world.remediations.values().flat_map(|remediation| &remediation.steps)
                 .filter(|step| step.is_refused_call() || step.state == StepState::Refused).map(|step| &step.operation_id).collect();
-            // Nor is a drain, which contains as a cordon does, in the way of the step that heals.
+            // Nor is a drain, which contains as a cordon does, in the way of the step that resolves.
             operations.retain(|(_, id)| !refused.contains(id) && !drains.contains(id));
             let mut nodes = BTreeSet::new();
             prop_assert!(operations.iter().all(|(node, _)| nodes.insert(node)), "{operations:?}");
@@ -155,7 +155,7 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
     match what % 20 {
         0 => snapshot.now = jiff::Timestamp::MIN,
         1 => snapshot.now = jiff::Timestamp::MAX,
-        2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.looked = age)),
+        2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.checked = age)),
         3 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.interval = age),
         4 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.arrived = age),
         5 => snapshot.remediations.values_mut().for_each(|e| e.steps.truncate(small)),

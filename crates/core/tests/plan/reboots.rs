@@ -132,7 +132,7 @@ fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_cou
     }
     let faults = world.only_remediation().faults.len();
     assert_eq!(faults, 1, "what shows while it is away is no new fault");
-    // The Node shows the new boot before its probe does: that is no clean look.
+    // The Node shows the new boot before its probe does: that is no clean check.
     world.node("n1").view.boot_id = Some("boot-1".into());
     world.node("n1").sick.clear();
     world.node("n1").boots.away = None;
@@ -214,9 +214,9 @@ fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_
 }
 
 #[test]
-fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_look_shows_the_same_boot() {
+fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_check_shows_the_same_boot() {
     let mut world = unheard(&[cordon(), reboot(), notify()]);
-    // Nobody can look: it may be on its way.
+    // Nobody can check: it may be on its way.
     let gone = timed_out(&mut world);
     assert!(stays_cordoned(&mut world.clone(), 2_300 - gone));
     world.clone().run(secs(2_500 - gone));

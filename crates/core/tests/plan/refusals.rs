@@ -12,12 +12,12 @@ use nrh_core::window::WindowType;
 use crate::samples::{clean_up, cont, cordon, creating, delete_pod, fault, hung, kill, notify, pod, today, tomorrow};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
-/// Everything that says no to a fault that is healed otherwise, and the reason it gives.
+/// Everything that says no to a fault that is resolved otherwise, and the reason it gives.
 /// Told in kubereboot/kured #976.
 #[test]
 fn every_doubt_holds() {
-    type Doubt = (&'static str, BlockReason, fn(&mut Snapshot));
-    let doubts: [Doubt; 24] = [
+    type Case = (&'static str, BlockReason, fn(&mut Snapshot));
+    let cases: [Case; 24] = [
         ("no policy", BlockReason::NoPolicy, |s| s.policies.clear()),
         ("a policy suspended", BlockReason::Suspended, |s| s.policies[0].suspend = true),
         ("a policy paused", BlockReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
@@ -33,7 +33,7 @@ fn every_doubt_holds() {
         ("a suspended node", BlockReason::Suspended, |s| {
             s.reports.get_mut("n1").unwrap().suspended = Some("me".into());
         }),
-        ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
+        ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].checked = secs(46)),
         ("a missed heartbeat", BlockReason::ProbeNotReporting, |s| {
             s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_501);
         }),
@@ -64,7 +64,7 @@ fn every_doubt_holds() {
         }),
     ];
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    for (name, reason, spoil) in doubts {
+    for (name, reason, spoil) in cases {
         let mut snapshot = world.snapshot();
         spoil(&mut snapshot);
         let plan = plan(&snapshot, &world.settings);
@@ -121,7 +121,7 @@ fn evidence_of_exactly_the_longest_age_still_counts() {
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let mut snapshot = world.snapshot();
     let report = snapshot.reports.get_mut("n1").unwrap();
-    report.faults[0].looked = secs(45);
+    report.faults[0].checked = secs(45);
     report.heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_500);
     assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Faults that come back after they were healed.
+//! Faults that come back after they were resolved.
 
 use nrh_core::action;
 use nrh_core::fault::FaultType;
@@ -43,7 +43,7 @@ fn sick(steps: &[Step]) -> World {
 }
 
 #[test]
-fn what_comes_back_is_met_with_the_next_step_that_heals() {
+fn what_comes_back_is_met_with_the_next_step_that_resolves() {
     let mut world = sick(&[cont(), kill(true)]);
     again(&mut world);
     assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
@@ -71,7 +71,7 @@ fn an_hour_later_it_is_a_new_fault() {
     assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
 }
 
-/// What keeps pods away is gone with its remediation, so it is done again before what heals.
+/// What keeps pods away is gone with its remediation, so it is done again before what resolves.
 #[test]
 fn the_node_is_cordoned_anew() {
     use ActionType::{Cordon, ReleaseHungProcess as Release};
@@ -81,9 +81,9 @@ fn the_node_is_cordoned_anew() {
     assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
 }
 
-/// Without a harsher step that heals, or where nothing harsher is to follow, the same is done again.
+/// Without a harsher step that resolves, or where nothing harsher is to follow, the same is done again.
 #[test]
-fn where_nothing_harsher_heals_the_same_is_done_again() {
+fn where_nothing_harsher_resolves_the_same_is_done_again() {
     for ladder in [vec![cont(), notify()], vec![Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]] {
         let mut world = sick(&ladder);
         again(&mut world);

@@ -160,11 +160,11 @@ fn what_a_restart_does_not_end_is_not_restarted_for() {
             let mut world = World::sick(sick, None, &[restart(daemon, Restart::default())]);
             let view = &mut world.node("n1").report.restart;
             (view.kubelet, view.runtime) = (TriState::True, TriState::True);
-            let heals = match daemon {
+            let resolves = match daemon {
                 Daemon::Kubelet => kind == FaultType::KubeletDown,
                 Daemon::Runtime => matches!(kind, FaultType::RuntimeUnreachable | FaultType::RuntimeListHung),
             };
-            assert_eq!(acts(&world.plan()).len(), usize::from(heals), "{daemon:?} for {kind}");
+            assert_eq!(acts(&world.plan()).len(), usize::from(resolves), "{daemon:?} for {kind}");
         }
     }
     for (of, daemon) in [(SubjectKind::Kubelet, Daemon::Kubelet), (SubjectKind::Runtime, Daemon::Runtime)] {

@@ -1,4 +1,4 @@
-//! Worlds that never calm down: what is healed comes back, what cannot be healed stays, nodes flap, pods get stuck, until the end.
+//! Worlds that never calm down: what is resolved comes back, what cannot be resolved stays, nodes flap, pods get stuck, until the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::world::{Chaos, ClearedBy, World, secs};
 
 /// For how long: longer than failures are remembered, so that everything has its turn more than once.
 const LASTS: Duration = Duration::from_hours(3);
-/// For how long a remediation that is healed may be watched since its node flaps.
+/// For how long a remediation that is resolved may be watched since its node flaps.
 const WATCHED: Duration = Duration::from_hours(1);
 /// For how long a node stays cordoned that may still go down for a reboot nobody waits for any more.
 const MAY_GO_DOWN: Duration = Duration::from_mins(40);
@@ -33,7 +33,7 @@ const SLACK: Duration = Duration::from_mins(5);
 struct Plague {
     kind: FaultType,
     cure: Option<ClearedBy>,
-    /// The fault is back so long after it was healed.
+    /// The fault is back so long after it was resolved.
     back_after: Duration,
     /// So often it changes whether the node is Ready.
     flaps: Option<Duration>,

@@ -226,7 +226,7 @@ pub fn reboot() -> Step {
     Step { timeout: secs(600), ..step(Action::Reboot(Reboot { require_drain: false })) }
 }
 
-/// By the file for which kured looks, for an hour.
+/// By the file that kured checks for, for an hour.
 pub fn mark_for_reboot() -> Step {
     Step { timeout: secs(3600), ..step(Action::MarkForReboot(MarkForReboot::default())) }
 }

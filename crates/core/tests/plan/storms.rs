@@ -73,20 +73,20 @@ fn the_same_new_fault_on_many_nodes_holds_until_no_more_come() {
 }
 
 #[test]
-fn what_is_healed_as_fast_as_it_comes_is_a_storm_as_well() {
+fn what_is_resolved_as_fast_as_it_comes_is_a_storm_as_well() {
     let mut world = fleet(40);
-    let mut healed = 0;
+    let mut resolved = 0;
     for node in 0..20 {
         infect(&mut world, node..node + 1, ClearedBy::Cont, hung);
         for _ in 0..4 {
             pass(&mut world, secs(5));
         }
-        healed = world.remediations.values().filter(|remediation| remediation.phase == Phase::Succeeded).count();
+        resolved = world.remediations.values().filter(|remediation| remediation.phase == Phase::Succeeded).count();
     }
-    assert_eq!(healed, 9, "with the tenth of forty within ten minutes it is one");
+    assert_eq!(resolved, 9, "with the tenth of forty within ten minutes it is one");
     let (reason, told) = blocked(&world.plan());
     assert!(reason == BlockReason::Storm && told.contains("(9 of them no more)"), "{told}");
-    // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are healed.
+    // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are resolved.
     pass(&mut world, secs(605));
     assert_eq!(world.remediations.values().filter(|remediation| remediation.is_open()).count(), 1);
 }
@@ -226,7 +226,7 @@ fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
         assert_eq!(acts(&world.pass()).len(), 1, "{what}");
         world.tick(secs(5));
         world.run(secs(60));
-        // No more come: it is healed one at a time, as after any storm.
+        // No more come: it is resolved one at a time, as after any storm.
         pass(&mut world, secs(600));
         assert_eq!(world.remediations.values().filter(|remediation| remediation.is_open()).count(), 1, "{what}");
     }
@@ -253,7 +253,7 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
     assert_eq!(few(5, 8, None), 0);
 }
 
-/// A remediation of another kind, however long it waits, is none of those that are healed after a storm.
+/// A remediation of another kind, however long it waits, is none of those that are resolved after a storm.
 #[test]
 fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     let mut world = fleet(40);
@@ -269,7 +269,7 @@ fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
 
 proptest! {
     /// Whoever fell ill with what, and when: nothing is begun for a storm that rises, one node at a time for one that has
-    /// passed, and all others are healed.
+    /// passed, and all others are resolved.
     #[test]
     fn nothing_is_begun_for_a_storm(ill in prop::collection::vec((0_usize..12, any::<bool>(), 0_u64..1200), 0..30)) {
         let kinds = [FaultType::HungContainer, FaultType::NetworkPluginHung];

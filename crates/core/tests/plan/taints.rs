@@ -237,14 +237,14 @@ fn a_mark_without_an_effect_takes_nobodys_taint_off() {
     assert_eq!(view(&world).tainted_by, None);
 }
 
-/// All is healed, the taint is taken off, and the write that records it fails; then the next fault shows.
+/// All is resolved, the taint is taken off, and the write that records it fails; then the next fault shows.
 #[test]
 fn what_we_have_taken_off_ourselves_is_no_persons_no() {
     for (first, undone) in [(taint(), "untaint"), (cordon(), "uncordon")] {
         for early in [false, true] {
             let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first.clone(), cont(), kill(true), notify()]);
             if early {
-                // Healed so soon that a cache might show the node as it was before.
+                // Resolved so soon that a cache might show the node as it was before.
                 world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(1));
             } else {
                 world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(90));
@@ -272,9 +272,9 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
             }
             let is_stopped = |(phase, _): &&(Phase, String)| *phase == Phase::Cancelled;
             assert_eq!(phases.iter().find(is_stopped), None, "{undone}, early: {early}");
-            let healed = world.remediations.values().flat_map(|remediation| &remediation.faults);
+            let resolved = world.remediations.values().flat_map(|remediation| &remediation.faults);
             assert_eq!(
-                healed.filter(|fault| fault.state == Resolution::Resolved).count(),
+                resolved.filter(|fault| fault.state == Resolution::Resolved).count(),
                 2,
                 "{:#?}",
                 world.remediations

@@ -8,7 +8,7 @@ use nrh_core::remediation::Phase;
 use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, secs};
 use crate::world::{ClearedBy, World, reasons};
 
-/// A node that its policy heals, and another policy that is tried there.
+/// A node that its policy repairs, and another policy that is tried there.
 fn tried(steps: &[Step], priority: i32, change: impl Fn(&mut Policy)) -> World {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), notify()]);
     let mut trial = world.policies[0].clone();
@@ -26,7 +26,7 @@ fn recorded(world: &World) -> Vec<(Phase, String)> {
 }
 
 #[test]
-fn what_a_dry_run_would_take_is_recorded_and_healed_by_the_policy_that_acts() {
+fn what_a_dry_run_would_take_is_recorded_and_resolved_by_the_policy_that_acts() {
     let mut world = tried(&[kill(true)], 10, |_| {});
     let plan = world.pass();
     assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.blocked);

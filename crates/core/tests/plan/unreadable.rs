@@ -39,7 +39,7 @@ fn acted_on(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn one_with_a_slot_keeps_it_and_its_node_and_others_are_healed() {
+fn one_with_a_slot_keeps_it_and_its_node_and_others_are_repaired() {
     let (world, mut snapshot) = two(false);
     slot(&mut snapshot, "n1");
     let plan = plan(&snapshot, &world.settings);
@@ -115,7 +115,7 @@ fn is_told(plan: &Plan, node: &str) -> bool {
 }
 
 #[test]
-fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
+fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_repaired() {
     let (world, mut snapshot) = two(false);
     snapshot.unreadable.clear();
     unread(&mut snapshot, "n1");

@@ -74,8 +74,8 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
 
 #[test]
 fn people_are_told_at_any_time() {
-    let heals = rule("heals", &[FaultType::LeakedShim], &[clean_up()]);
-    let mut world = World::new(&[policy("p", &[heals, rule("tells", &FaultType::ALL, &[notify()])])], &["n1"]);
+    let resolves = rule("heals", &[FaultType::LeakedShim], &[clean_up()]);
+    let mut world = World::new(&[policy("p", &[resolves, rule("tells", &FaultType::ALL, &[notify()])])], &["n1"]);
     world.infect("n1", hung("log"), None);
     world.policies[0].windows = vec![today(WindowType::Deny)];
     assert_eq!(acts(&world.pass()), [("n1".to_owned(), "notify".to_owned())]);

@@ -16,7 +16,7 @@ fn server(items: impl Fn(&str) -> Value + Clone + Send + 'static) -> Client {
 }
 
 #[tokio::test]
-async fn one_live_object_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
+async fn one_live_object_that_cannot_be_read_is_named_and_the_others_are_checked() {
     let named = |name: &str, uid: &str| json!({"name": name, "uid": uid, "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]});
     let ready = json!({"type": "Ready", "status": "True"});
     let client = server(move |kind| match kind {

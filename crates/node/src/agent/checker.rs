@@ -43,7 +43,7 @@ const MAX_ODD: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// The whole preflight, from admission to claim.
-    pub look: Duration,
+    pub check: Duration,
     /// One list or status call.
     pub call: Duration,
     /// One query about a task; containerd itself waits 2 s for the shim.
@@ -66,7 +66,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            look: Duration::from_mins(1),
+            check: Duration::from_mins(1),
             call: Duration::from_secs(15),
             task: TASK_DEADLINE,
             inspect: Duration::from_secs(5),
@@ -109,7 +109,7 @@ impl Checker {
             Role::Shim if held.is_of_docker() => self.docker_container_still_hung(target, held, signal).await,
             Role::Shim if held.is_conmon() => self.conmon_still_stopped(held, signal).await,
             Role::Shim => self.container_still_hung(target, held, signal).await,
-            Role::ContainerInit => Err(Refusal::cannot_look("a frozen process takes no signal")),
+            Role::ContainerInit => Err(Refusal::cannot_check("a frozen process takes no signal")),
         }
     }
 
@@ -168,7 +168,7 @@ impl Checker {
         let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
         let holds = self.reader.run(self.bounds.processes, read).await?;
         let holds =
-            holds.map_err(|error| Refusal::cannot_look(format!("cannot check plugin process {pid}: {error}")))?;
+            holds.map_err(|error| Refusal::cannot_check(format!("cannot check plugin process {pid}: {error}")))?;
         if !holds {
             let lock = target.lock.as_deref().unwrap_or_default();
             let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
@@ -230,7 +230,7 @@ impl Checker {
     async fn kubelet_at_work(&self) -> Result<bool, Refusal> {
         let mut finder = Finder::new(self.prover.root());
         let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
-        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
+        let found = found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))?;
         Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
     }
 
@@ -247,14 +247,14 @@ impl Checker {
     async fn age(&self, held: &Arc<Held>) -> Result<Duration, Refusal> {
         let (prover, process, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
         let age = self.reader.run(self.bounds.processes, move || process.age(&prover)).await?;
-        age.map_err(|error| Refusal::cannot_look(format!("cannot read the age of process {pid}: {error}")))
+        age.map_err(|error| Refusal::cannot_check(format!("cannot read the age of process {pid}: {error}")))
     }
 
     async fn state(&self, held: &Arc<Held>) -> Result<Option<char>, Refusal> {
         let read = Arc::clone(held);
         let state = self.reader.run(self.bounds.processes, move || read.state()).await?;
         let pid = held.process.pid;
-        state.map_err(|error| Refusal::cannot_look(format!("cannot read the state of process {pid}: {error}")))
+        state.map_err(|error| Refusal::cannot_check(format!("cannot read the state of process {pid}: {error}")))
     }
 
     async fn runtime(&self) -> Result<Cri, Refusal> {
@@ -294,7 +294,7 @@ impl Lists {
         let odd = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).count();
         if odd > MAX_ODD && odd.saturating_mul(2) > self.containers.len() {
             let all = self.containers.len();
-            return Err(Refusal::cannot_look(format!(
+            return Err(Refusal::cannot_check(format!(
                 "{odd} of {all} containers have no listed sandbox: that is a list with a hole, not {odd} orphans"
             )));
         }
@@ -331,5 +331,5 @@ pub(super) fn recovered(message: String) -> Refusal {
 }
 
 pub(super) fn asked(what: &str, error: &CriError) -> Refusal {
-    Refusal::cannot_look(format!("asked the runtime for {what}: {error}"))
+    Refusal::cannot_check(format!("asked the runtime for {what}: {error}"))
 }

@@ -74,7 +74,7 @@ executors! {
 }
 
 fn no_second_check(command: &ActionCommand) -> Refusal {
-    Refusal::cannot_look(format!(
+    Refusal::cannot_check(format!(
         "{} for {}: this version has no second check for it, so it executes nothing",
         command.action.phrase(),
         command.fault_type

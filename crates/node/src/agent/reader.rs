@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::patience::within;
+use crate::deadline::within;
 
 /// Why work has no result, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +71,7 @@ mod tests {
     use crate::cri::endpoint::{Endpoint, NamedBy};
 
     #[tokio::test]
-    async fn a_look_that_never_ends_is_given_up_and_only_so_many_are_started() {
+    async fn a_check_that_never_ends_is_given_up_and_only_so_many_are_started() {
         let reader = Reader::default();
         let (release, gate) = std::sync::mpsc::channel::<()>();
         let gate = Arc::new(std::sync::Mutex::new(gate));

@@ -36,7 +36,7 @@ impl Held {
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
             Err(rustix::io::Errno::SRCH) => return Err(gone(prover, wanted, target)),
-            Err(error) => return Err(Refusal::cannot_look(format!("cannot hold process {}: {error}", wanted.pid))),
+            Err(error) => return Err(Refusal::cannot_check(format!("cannot hold process {}: {error}", wanted.pid))),
         };
         match Self::prove(prover, wanted, target, pidfd) {
             Ok(Some(held)) => Ok(held),
@@ -46,13 +46,13 @@ impl Held {
     }
 
     fn prove(prover: &Prover, wanted: &ProcessRef, target: &Target, pidfd: OwnedFd) -> Result<Option<Self>, Refusal> {
-        let look = |error: io::Error| cannot_prove(wanted, &error);
+        let unproven = |error: io::Error| cannot_prove(wanted, &error);
         let handle = match Handle::open(prover.root(), wanted.pid) {
             Ok(handle) => handle,
             Err(error) if proc::is_gone(&error) => return Ok(None),
-            Err(error) => return Err(look(error)),
+            Err(error) => return Err(unproven(error)),
         };
-        let table = proc::table(prover.root()).map_err(look)?;
+        let table = proc::table(prover.root()).map_err(unproven)?;
         let Some(process) = proc::find(&table, wanted.pid).filter(|process| !process.is_dead()) else {
             return Ok(None);
         };
@@ -64,7 +64,7 @@ impl Held {
             Ok(Some(proof)) => proof,
             Ok(None) => return Err(changed(wanted, "its executable, arguments and parents prove no role")),
             Err(error) if proc::is_gone(&error) => return Ok(None),
-            Err(error) => return Err(look(error)),
+            Err(error) => return Err(unproven(error)),
         };
         expect(wanted, target, &proof)?;
         let held = Self { pidfd, handle, process: process.clone(), proof };
@@ -256,5 +256,5 @@ fn ended(wanted: &ProcessRef) -> Refusal {
 }
 
 fn cannot_prove(wanted: &ProcessRef, error: &io::Error) -> Refusal {
-    Refusal::cannot_look(format!("cannot prove what process {} is: {error}", wanted.pid))
+    Refusal::cannot_check(format!("cannot prove what process {} is: {error}", wanted.pid))
 }

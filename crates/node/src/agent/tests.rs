@@ -177,7 +177,7 @@ async fn malformed_orders_are_refused() {
     for ttl_seconds in [0, 3601, u32::MAX] {
         refused(&node.execute(&ActionCommand { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
     }
-    // A shim without the id it serves, nothing at all, and faults that this version cannot look at again.
+    // A shim without the id it serves, nothing at all, and faults that this version cannot check again.
     let no_id = Target { process: good().target.process, ..Target::default() };
     for command in [
         ActionCommand { target: no_id, ..good() },

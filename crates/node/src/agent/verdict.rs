@@ -20,13 +20,13 @@ impl Refusal {
     }
 
     /// The node could not check: a missing answer counts neither as bad nor as good.
-    pub(super) fn cannot_look(message: impl Into<String>) -> Self {
+    pub(super) fn cannot_check(message: impl Into<String>) -> Self {
         Self::new(OutcomeReason::CheckFailed, message)
     }
 
     /// The command is not well formed.
     pub(super) fn malformed(what: &str) -> Self {
-        Self::cannot_look(format!("the command cannot be executed: {what}"))
+        Self::cannot_check(format!("the command cannot be executed: {what}"))
     }
 
     pub(super) fn outcome(self, command: &ActionCommand) -> Outcome {
@@ -36,7 +36,7 @@ impl Refusal {
 
 impl From<Unanswered> for Refusal {
     fn from(why: Unanswered) -> Self {
-        Self::cannot_look(why.to_string())
+        Self::cannot_check(why.to_string())
     }
 }
 

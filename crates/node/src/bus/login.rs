@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::message::{Message, Value};
 use super::{BusError, Conversation, Stop};
-use crate::patience::within;
+use crate::deadline::within;
 use nrh_core::observation::BusStep;
 use nrh_core::text::bounded;
 

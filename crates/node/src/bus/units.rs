@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::message::{Message, Value};
 use super::{BUS, BusError, Conversation, SYSTEMD, Stop};
-use crate::patience::within;
+use crate::deadline::within;
 use nrh_core::observation::BusStep;
 use nrh_core::text::bounded;
 
@@ -112,7 +112,7 @@ pub(crate) enum UnitError {
 ///
 /// # Errors
 /// Any reason why systemd cannot be asked, or does not answer in time.
-pub(crate) async fn look(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, UnitError> {
+pub(crate) async fn check(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, UnitError> {
     let ask = async { state_of(&mut open(socket).await?, unit).await };
     within(limit, ask).await.unwrap_or(Err(UnitError::Silent(limit)))
 }
@@ -260,9 +260,9 @@ mod tests {
     async fn a_unit_is_seen_in_systemds_own_words() {
         let folder = tempfile::tempdir().unwrap();
         let systemd = systemd(&folder, Restarts::Never);
-        let seen = look(&systemd.socket, KUBELET, LIMIT).await.unwrap();
+        let seen = check(&systemd.socket, KUBELET, LIMIT).await.unwrap();
         assert_eq!((seen.phrase().as_str(), seen.file.as_str()), ("failed (failed)", "enabled"));
-        assert_eq!(look(&systemd.socket, "other.service", LIMIT).await.unwrap().load, "not-found");
+        assert_eq!(check(&systemd.socket, "other.service", LIMIT).await.unwrap().load, "not-found");
         assert!(systemd.acts().is_empty());
     }
 

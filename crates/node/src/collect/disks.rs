@@ -65,7 +65,7 @@ impl Disks {
     }
 
     /// One reading. An error is in the field that it concerns.
-    pub fn look(&mut self, who: &Who) -> DisksSeen {
+    pub fn check(&mut self, who: &Who) -> DisksSeen {
         let nobody = || Credential::Unknown("no kubelet is seen through which its certificate could be checked".into());
         let mut seen = DisksSeen { filesystems: Vec::new(), unseen: who.unseen.clone(), credential: nobody() };
         self.known.retain(|places| who.daemons.contains(&places.daemon));
@@ -94,7 +94,7 @@ impl Disks {
         if daemon.owner == Owner::Kubelet {
             seen.credential = places.args.as_deref().map_or_else(
                 || Credential::Unknown("the kubelet's flags cannot be read".to_owned()),
-                |args| credential::look(&root, args, std::time::SystemTime::now()),
+                |args| credential::check(&root, args, std::time::SystemTime::now()),
             );
         }
         let mut found = 0_usize;

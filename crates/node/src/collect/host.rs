@@ -86,7 +86,7 @@ impl Host {
     ///
     /// # Errors
     /// When even the time since boot cannot be read. Every other error is in the field that it concerns.
-    pub fn look(&mut self, who: &Who) -> io::Result<HostSeen> {
+    pub fn check(&mut self, who: &Who) -> io::Result<HostSeen> {
         let uptime = proc::uptime(&self.proc)?;
         let mut seen = HostSeen {
             pids: vec![LimitSeen { owner: Owner::Node, usage: self.threads().map_err(|error| said(&error)) }],

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::patience::within;
+use crate::deadline::within;
 use crate::proc::table::Bounds;
 use crate::proc::{self, Handle, RawProcess, Table};
 use nrh_core::observation::KubeletSettings;

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::cri::CriError;
+use crate::deadline::Deadline;
 use crate::docker::Docker;
-use crate::patience::Patience;
 use crate::runtime::Client;
 use nrh_core::observation::{
     ContainerSeen, ContainerState, ListRound, OrphanRecheck, RemovalSaid, RemovalSeen, SandboxSeen,
@@ -255,10 +255,10 @@ impl<T: Send + 'static> Direct<T> {
                 self.asked.insert(id.to_owned(), round);
             }
         }
-        let mut patience = Patience::new(RECHECK_DEADLINE, Instant::now());
+        let mut deadline = Deadline::new(RECHECK_DEADLINE, Instant::now());
         for (id, answer) in &mut answers {
             if let Some(call) = self.out.get_mut(id)
-                && let Ok(Ok(said)) = patience.wait(call).await
+                && let Ok(Ok(said)) = deadline.wait(call).await
             {
                 *answer = Some(said);
             }

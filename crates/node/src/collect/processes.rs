@@ -96,7 +96,7 @@ impl Processes {
     /// # Errors
     /// When a process of the table cannot be read, or a permission is missing (`PermissionDenied`). Processes that end
     /// meanwhile are left out.
-    pub fn look(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
+    pub fn check(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
         let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
         let uptime = proc::uptime(&self.root)?;
         let known = self.proven.keys().map(|(pid, _)| *pid);

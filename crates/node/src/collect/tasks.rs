@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::cri::tasks::{TaskState, Tasks};
 use crate::cri::{Cri, CriError};
+use crate::deadline::timed;
 use crate::docker::Docker;
-use crate::patience::timed;
 use crate::proc::{self, Handle};
 use nrh_core::observation::TaskAnswer;
 

@@ -49,7 +49,7 @@ impl Checker for BusChecker {
         &shared.bus
     }
 
-    async fn look(&mut self) -> Result<BusSeen, Failure> {
+    async fn check(&mut self) -> Result<BusSeen, Failure> {
         let Way::Bus(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
         match ping(&socket, LIMIT).await {
             Ok(seen) => Ok(seen),

@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_secs(5);
 /// Maximum number of records of one turn.
 const RECORDS: usize = 128;
 /// Minimum time between two checks for such a reason: a failing disk logs for hours.
-const LOOKS: Duration = Duration::from_mins(1);
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Kernel messages of a faulty node: hung tasks and locked processors, disks and the file systems on them, the whole node out
 /// of memory, network namespaces that cannot end, refused forks. A container that has used up its own memory ("Memory cgroup
@@ -44,7 +44,7 @@ pub struct Hints {
     /// Records that were skipped, because too many came at once.
     pub dropped: u64,
     /// How often records were a reason to check at once.
-    pub looks: u64,
+    pub checks: u64,
 }
 
 /// State kept between two turns.
@@ -52,7 +52,7 @@ pub struct Hints {
 struct Reader {
     /// The number of the newest record.
     last: Option<u64>,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     counts: Hints,
 }
 
@@ -67,23 +67,23 @@ impl Reader {
             self.last = Some(record.sequence);
             sign |= record.facility == 0 && SIGNS.iter().any(|sign| record.text.contains(sign));
         }
-        let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOKS);
+        let due = self.checked.is_none_or(|checked| now.saturating_duration_since(checked) >= CHECK_INTERVAL);
         if sign && due {
-            self.looked = Some(now);
-            self.counts.looks = self.counts.looks.saturating_add(1);
+            self.checked = Some(now);
+            self.counts.checks = self.counts.checks.saturating_add(1);
         }
         sign && due
     }
 
     /// One turn. Returns whether there is a reason to check now.
     fn turn(&mut self, log: &mut Log, now: Instant) -> std::io::Result<bool> {
-        let mut look = false;
+        let mut check = false;
         for _ in 0..RECORDS {
-            let Some(text) = log.read()? else { return Ok(look) };
-            look |= self.take(&text, now);
+            let Some(text) = log.read()? else { return Ok(check) };
+            check |= self.take(&text, now);
         }
         log.skip()?;
-        Ok(look)
+        Ok(check)
     }
 }
 
@@ -101,9 +101,9 @@ async fn read(shared: &Shared, path: &std::path::Path) -> std::io::Result<()> {
     log.skip()?;
     let mut reader = Reader::default();
     loop {
-        let look = reader.turn(&mut log, Instant::now())?;
+        let check = reader.turn(&mut log, Instant::now())?;
         *lock(&shared.hints) = reader.counts;
-        if look {
+        if check {
             tracing::info!("the kernel reports trouble: every collector checks now");
             shared.refresh();
         }
@@ -130,17 +130,17 @@ mod tests {
         );
         assert!(!reader.take(&line(3, "Memory cgroup out of memory: Killed process 7 (java)"), now));
         assert!(reader.take(&line(4, "INFO: task runc:77 blocked for more than 120 seconds."), now));
-        assert_eq!(reader.counts, Hints { read: 4, dropped: 0, looks: 1 });
+        assert_eq!(reader.counts, Hints { read: 4, dropped: 0, checks: 1 });
     }
 
     #[test]
-    fn a_disk_that_complains_without_end_is_looked_at_once_a_minute() {
+    fn a_disk_that_complains_without_end_is_checked_once_a_minute() {
         let (mut reader, now) = (Reader::default(), Instant::now());
-        let looks = (0..300).filter(|second| {
+        let checks = (0..300).filter(|second| {
             let text = line(*second, "blk_update_request: I/O error, dev sda");
             reader.take(&text, now + Duration::from_secs(*second))
         });
-        assert_eq!(looks.count(), 5);
+        assert_eq!(checks.count(), 5);
     }
 
     #[test]
@@ -149,11 +149,11 @@ mod tests {
         for sequence in [10, 11, 5011, 5012] {
             reader.take(&line(sequence, "x"), now);
         }
-        assert_eq!(reader.counts, Hints { read: 4, dropped: 4999, looks: 0 });
+        assert_eq!(reader.counts, Hints { read: 4, dropped: 4999, checks: 0 });
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_collector_looks_when_the_kernel_tells_of_trouble_from_now_on() {
+    async fn every_collector_checks_when_the_kernel_tells_of_trouble_from_now_on() {
         use std::io::Write;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kmsg");
@@ -187,7 +187,7 @@ mod tests {
             sleep(Duration::from_millis(100)).await;
             let counts = *lock(&collectors.hints);
             if counts.read > 0 {
-                assert_eq!(counts.looks, 0, "written by us, not by the kernel");
+                assert_eq!(counts.checks, 0, "written by us, not by the kernel");
                 break;
             }
             assert!(Instant::now() < end && !running.is_finished(), "no line of the kernel's log was read");

@@ -30,7 +30,7 @@ pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         Box::new(move || {
             let failed = |error: std::io::Error| Failure::Failed(bounded(&error.to_string(), 300));
             let listed = lock(&shared.lists).value().map(|round| round.ids().map(str::to_owned).collect());
-            eye.look(&Who { listed, ..who(&shared) }).map_err(failed)
+            eye.check(&Who { listed, ..who(&shared) }).map_err(failed)
         })
     };
     let worker = Worker::new("nrh-host", Box::new(make));
@@ -41,7 +41,7 @@ pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     let for_worker = Arc::clone(&shared);
     let make = move || -> Box<dyn FnMut() -> Result<DisksSeen, Failure> + Send> {
         let (mut eye, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
-        Box::new(move || Ok(eye.look(&who(&shared))))
+        Box::new(move || Ok(eye.check(&who(&shared))))
     };
     let worker = Worker::new("nrh-disks", Box::new(make));
     drive(&shared, DisksChecker { shared: Arc::clone(&shared), worker }, pace).await;
@@ -81,7 +81,7 @@ fn who(shared: &Shared) -> Who {
 }
 
 /// Waits a limited time until the other collectors have checked once.
-pub(super) async fn others_have_looked(shared: &Shared) {
+pub(super) async fn others_have_checked(shared: &Shared) {
     let began = Instant::now();
     let never = || lock(&shared.kubelet).has_never_ended() || lock(&shared.processes).has_never_ended();
     while never() && began.elapsed() < FIRST {
@@ -102,8 +102,8 @@ impl Checker for HostChecker {
         &shared.host
     }
 
-    async fn look(&mut self) -> Result<HostSeen, Failure> {
-        others_have_looked(&self.shared).await;
+    async fn check(&mut self) -> Result<HostSeen, Failure> {
+        others_have_checked(&self.shared).await;
         self.worker.ask().await
     }
 }
@@ -121,8 +121,8 @@ impl Checker for DisksChecker {
         &shared.disks
     }
 
-    async fn look(&mut self) -> Result<DisksSeen, Failure> {
-        others_have_looked(&self.shared).await;
+    async fn check(&mut self) -> Result<DisksSeen, Failure> {
+        others_have_checked(&self.shared).await;
         self.worker.ask().await
     }
 }

@@ -35,9 +35,9 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let began = processor_time();
             let table = match eye.try_lock() {
-                Ok(mut eye) => eye.look(with_docker),
+                Ok(mut eye) => eye.check(with_docker),
                 // The previous thread hangs inside its reading: start without its memory.
-                Err(_) => Processes::new(&root).look(with_docker),
+                Err(_) => Processes::new(&root).check(with_docker),
             };
             Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
         })
@@ -55,7 +55,7 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
             let known = lock(&shared.endpoint).clone();
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let docker = with_docker.then(|| endpoint::docker(&flags, &host));
-            Ok(Local { docker, ..look(&mut finder, &flags, known.as_ref(), &host) })
+            Ok(Local { docker, ..check(&mut finder, &flags, known.as_ref(), &host) })
         })
     };
     let worker = Worker::new("nrh-kubelet", Box::new(make));
@@ -119,7 +119,7 @@ impl Checker for ProcessChecker {
         self.settled
     }
 
-    async fn look(&mut self) -> Result<ProcessTable, Failure> {
+    async fn check(&mut self) -> Result<ProcessTable, Failure> {
         // A check that fails is repeated at the normal interval.
         self.cost = Duration::ZERO;
         let (table, cost) = self.worker.ask().await?;
@@ -141,7 +141,7 @@ struct Local {
     docker: Option<PathBuf>,
 }
 
-fn look(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &HostPaths) -> Local {
+fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &HostPaths) -> Local {
     let (at, kubelet) = (Instant::now(), finder.find().map_err(|error| failure(&error)));
     let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
@@ -174,7 +174,7 @@ impl Checker for KubeletChecker {
         seen.process.is_none_or(is_young) || seen.healthz != Some(true)
     }
 
-    async fn look(&mut self) -> Result<KubeletSeen, Failure> {
+    async fn check(&mut self) -> Result<KubeletSeen, Failure> {
         let local = self.worker.ask().await?;
         *lock(&self.shared.of_kubelet) = local.of_kubelet;
         self.learn(local.endpoint);

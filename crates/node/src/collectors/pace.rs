@@ -139,7 +139,7 @@ pub(super) trait Checker {
     /// Where results go.
     fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
     /// Checks once. It ends with its calls or not at all: the loop bounds it.
-    fn look(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
+    fn check(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
     /// Processor time of the last check, where it may be long.
     fn cost(&self) -> Duration {
         Duration::ZERO
@@ -206,7 +206,7 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
 /// Waits for one check. It notifies when the check passes its deadline, and drops the check after the bound.
 async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
     let slot = L::slot(shared);
-    let mut look = pin!(checker.look());
+    let mut check = pin!(checker.check());
     let mut told = None;
     loop {
         let (sent, wake) = {
@@ -217,7 +217,7 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
         let next_call = poll_fn(|_| if lock(slot).sent_at() == sent { Poll::Pending } else { Poll::Ready(()) });
         let result = tokio::select! {
             biased;
-            result = &mut look => Some(result),
+            result = &mut check => Some(result),
             () = next_call => None,
             () = sleep_until(wake.unwrap_or_else(Instant::now)) => None,
         };
@@ -293,7 +293,7 @@ mod tests {
             seen.network.is_some()
         }
 
-        async fn look(&mut self) -> Result<StatusSeen, Failure> {
+        async fn check(&mut self) -> Result<StatusSeen, Failure> {
             match self.0.pop_front() {
                 Some(seen) => seen,
                 None => std::future::pending().await,
@@ -302,12 +302,12 @@ mod tests {
     }
 
     /// How often an evaluation is requested while these checks run at rest.
-    async fn calls(looks: &[Result<StatusSeen, Failure>], urgent: bool) -> usize {
+    async fn calls(checks: &[Result<StatusSeen, Failure>], urgent: bool) -> usize {
         let pace = Pace { rest: secs(10), urgent: secs(10), deadline: secs(900), bound: secs(1800) };
         let paces = Paces { status: pace, ..Paces::default() };
         let shared = Arc::new(Shared::new(&CollectorSettings { paces, ..CollectorSettings::default() }));
         shared.tempo.send_modify(|tempo| tempo.urgent = urgent);
-        let collector = drive(&shared, Scripted(looks.iter().cloned().collect()), pace);
+        let collector = drive(&shared, Scripted(checks.iter().cloned().collect()), pace);
         let mut count = 0;
         let counted = async {
             loop {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_look_is_followed_by_a_long_rest_and_a_cheap_one_by_its_own() {
+    fn a_dear_check_is_followed_by_a_long_rest_and_a_cheap_one_by_its_own() {
         assert_eq!(affordable(secs(15), Duration::ZERO), secs(15));
         assert_eq!(affordable(secs(15), Duration::from_millis(7)), secs(15));
         assert_eq!(affordable(secs(15), Duration::from_millis(20)), secs(40));

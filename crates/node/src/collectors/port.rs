@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::host::others_have_looked;
+use super::host::others_have_checked;
 use super::pace::{Checker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
@@ -52,11 +52,11 @@ impl Checker for PortChecker {
         &shared.port
     }
 
-    async fn look(&mut self) -> Result<PortSeen, Failure> {
-        others_have_looked(&self.shared).await;
+    async fn check(&mut self) -> Result<PortSeen, Failure> {
+        others_have_checked(&self.shared).await;
         match self.worker.ask().await? {
             Ok(door) => {
-                let seen = self.port.look(&door).await;
+                let seen = self.port.check(&door).await;
                 self.calm.note(is_calm(&seen) || self.port.refused(), Instant::now());
                 Ok(seen)
             }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calm_takes_two_looks_that_are_apart() {
+    fn calm_takes_two_checks_that_are_apart() {
         let (mut calm, began) = (Calm::default(), Instant::now());
         let mut note = |is_calm: bool, second: u64| {
             calm.note(is_calm, began + Duration::from_secs(second));

@@ -110,7 +110,7 @@ impl Checker for Version {
         shared.aim_tasks();
     }
 
-    async fn look(&mut self) -> Result<RuntimeSeen, Failure> {
+    async fn check(&mut self) -> Result<RuntimeSeen, Failure> {
         let endpoint = endpoint(&self.shared)?;
         let client = Client::connect(&endpoint).await.map_err(|error| self.judge(&endpoint, error))?;
         let seen = client.version(self.bound).await.map_err(|error| match error {
@@ -153,10 +153,10 @@ impl Checker for ListChecker {
 
     fn stored(shared: &Shared) {
         shared.aim_tasks();
-        look_for_conmons(shared);
+        check_for_conmons(shared);
     }
 
-    async fn look(&mut self) -> Result<ListRound, Failure> {
+    async fn check(&mut self) -> Result<ListRound, Failure> {
         let endpoint = endpoint(&self.shared)?;
         let kept = self.connected.take().filter(|(to, ..)| *to == endpoint);
         let (to, lists, status) = if let Some(kept) = kept {
@@ -206,14 +206,14 @@ impl Checker for StatusChecker {
         &shared.status
     }
 
-    async fn look(&mut self) -> Result<StatusSeen, Failure> {
+    async fn check(&mut self) -> Result<StatusSeen, Failure> {
         let client = Client::connect(&endpoint(&self.shared)?).await.map_err(unconnected)?;
         Ok(client.status(self.bound).await?)
     }
 }
 
 /// With CRI-O, asks for the process table if a listed container has no conmon in it: the container may be younger than the table.
-fn look_for_conmons(shared: &Shared) {
+fn check_for_conmons(shared: &Shared) {
     if *lock(&shared.kind) != RuntimeKind::CriO {
         return;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::cri::CriError;
-use crate::patience::Patience;
+use crate::deadline::Deadline;
 use nrh_core::observation::Reading;
 
 /// Why a check gave no value.
@@ -41,7 +41,7 @@ pub(super) struct Slot<T> {
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Instant,
-    patience: Patience,
+    deadline: Deadline,
 }
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl<T> Slot<T> {
 
     /// Records that a call is sent now.
     pub(super) fn sent(&mut self, now: Instant) {
-        self.sent = Some(Sent { at: now, patience: Patience::new(self.deadline, now) });
+        self.sent = Some(Sent { at: now, deadline: Deadline::new(self.deadline, now) });
     }
 
     /// Records that the call has ended. `took` is the time of the whole check.
@@ -78,17 +78,17 @@ impl<T> Slot<T> {
     /// Updates how long the call has been out. The collector must call it at [`Self::next_count`]. Returns how long this
     /// process was delayed; that time does not count as silence.
     pub(super) fn count(&mut self, now: Instant) -> Duration {
-        self.sent.as_mut().map_or(Duration::ZERO, |sent| sent.patience.count(now))
+        self.sent.as_mut().map_or(Duration::ZERO, |sent| sent.deadline.count(now))
     }
 
     /// When to count next: until the deadline has passed.
     pub(super) fn next_count(&self) -> Option<Instant> {
-        self.sent.and_then(|sent| sent.patience.next())
+        self.sent.and_then(|sent| sent.deadline.next())
     }
 
     /// When the call that is out has passed its deadline; `None` as long as it has not.
     pub(super) fn due_since(&self, now: Instant) -> Option<Instant> {
-        self.sent.filter(|sent| sent.patience.is_over(now)).map(|sent| sent.patience.end())
+        self.sent.filter(|sent| sent.deadline.is_over(now)).map(|sent| sent.deadline.end())
     }
 
     /// When the call that is out is dropped, if that is to happen `bound` after it was sent; `None` as long as its deadline has
@@ -122,11 +122,11 @@ impl<T> Slot<T> {
 
 impl<T: Clone> Slot<T> {
     /// The current reading.
-    pub(super) fn look(&self, now: Instant) -> Reading<T> {
+    pub(super) fn reading(&self, now: Instant) -> Reading<T> {
         if let Some(sent) = self.sent
-            && sent.patience.is_over(now)
+            && sent.deadline.is_over(now)
         {
-            return Reading::Hung { out: sent.patience.waited(now) };
+            return Reading::Hung { out: sent.deadline.waited(now) };
         }
         match &self.outcome {
             Outcome::Never => Reading::Never,
@@ -151,18 +151,18 @@ mod tests {
     fn a_call_past_its_deadline_hides_the_older_answer() {
         let start = Instant::now();
         let mut slot = Slot::new(DEADLINE);
-        assert_eq!(slot.look(start), Reading::Never);
+        assert_eq!(slot.reading(start), Reading::Never);
         slot.sent(start);
         slot.ended(Ok(7), start + Duration::from_secs(1), Duration::from_secs(1));
         slot.sent(start + Duration::from_secs(10));
         // No code has updated the count: this process did not run, and the call may be answered.
-        assert!(matches!(slot.look(start + Duration::from_mins(1)), Reading::Done { value: 7, .. }));
+        assert!(matches!(slot.reading(start + Duration::from_mins(1)), Reading::Done { value: 7, .. }));
         for _ in 0..9 {
             slot.count(slot.next_count().unwrap());
         }
         let just_before = start + Duration::from_millis(14_999);
-        assert!(matches!(slot.look(just_before), Reading::Done { value: 7, .. }));
-        assert_eq!(slot.look(start + Duration::from_secs(15)), Reading::Hung { out: DEADLINE });
+        assert!(matches!(slot.reading(just_before), Reading::Done { value: 7, .. }));
+        assert_eq!(slot.reading(start + Duration::from_secs(15)), Reading::Hung { out: DEADLINE });
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let mut slot = Slot::new(DEADLINE);
         slot.ended(Ok(7), start, Duration::ZERO);
         slot.ended(Err(Failure::Exhausted(Duration::from_mins(1))), start, Duration::ZERO);
-        assert!(matches!(slot.look(start), Reading::Failed { .. }));
+        assert!(matches!(slot.reading(start), Reading::Failed { .. }));
         assert_eq!(slot.value(), None);
     }
 }

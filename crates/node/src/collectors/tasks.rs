@@ -99,13 +99,13 @@ impl Table {
         if self.kind.answers_itself() { self.paces.1 } else { self.paces.0 }
     }
 
-    pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Reading<TaskAnswer>> {
+    pub(super) fn readings(&self, now: Instant) -> BTreeMap<String, Reading<TaskAnswer>> {
         let asked = self.entries.iter().filter(|(_, entry)| entry.ended.is_some() || entry.slot.is_out());
-        asked.map(|(id, entry)| (id.clone(), self.look(entry, now))).collect()
+        asked.map(|(id, entry)| (id.clone(), self.reading(entry, now))).collect()
     }
 
-    fn look(&self, entry: &Entry, now: Instant) -> Reading<TaskAnswer> {
-        match entry.slot.look(now) {
+    fn reading(&self, entry: &Entry, now: Instant) -> Reading<TaskAnswer> {
+        match entry.slot.reading(now) {
             Reading::Hung { out } if !self.is_proven(entry, now) => {
                 let out = out.as_secs();
                 let who = match self.kind {
@@ -116,7 +116,7 @@ impl Table {
                 let error = format!("out for {out} s, and {who} has answered no other question since it was due");
                 Reading::Failed { error, age: Duration::ZERO }
             }
-            look => look,
+            reading => reading,
         }
     }
 

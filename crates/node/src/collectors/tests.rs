@@ -81,7 +81,7 @@ fn round(seen: &Observations) -> Option<u64> {
 
 /// How many containers and sandboxes have been answered for: one that was just asked for is in the table, too.
 fn answered(seen: &Observations) -> usize {
-    seen.tasks.values().filter(|look| look.value().is_some()).count()
+    seen.tasks.values().filter(|reading| reading.value().is_some()).count()
 }
 
 fn version_age(seen: &Observations) -> Option<Duration> {
@@ -394,7 +394,7 @@ async fn a_direct_question_that_hangs_stays_out_alone() {
 }
 
 #[tokio::test]
-async fn a_deaf_task_is_named_and_the_others_answer() {
+async fn an_unresponsive_task_is_named_and_the_others_answer() {
     let fake = Fake::start();
     let ids = ["c1", "c2", "c3", "c4", "c5", "c6"];
     fake.lists(&["s1"], &ids.map(|id| (id, "s1")));
@@ -407,7 +407,7 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     let mut paces = quick();
     paces.tasks.deadline = ms(2000);
     let collectors = start(&fake, &paces);
-    let is_over = |look: &Reading<TaskAnswer>| !matches!(look, Reading::Never | Reading::Hung { .. });
+    let is_over = |reading: &Reading<TaskAnswer>| !matches!(reading, Reading::Never | Reading::Hung { .. });
     // An answer that came late while this process could not run is no silence: c2 is then asked again.
     let seen = until(&collectors, "all tasks", |seen| {
         seen.tasks.len() == 6
@@ -438,7 +438,7 @@ async fn what_one_question_for_all_tasks_lacks_is_asked_for_alone() {
     fake.say("Get:c3", Say::Error(Code::DeadlineExceeded, "state".to_owned()));
     let collectors = start(&fake, &quick());
     until(&collectors, "all tasks", |seen| {
-        let said = |id: &str| seen.tasks.get(id).and_then(|look| look.value().copied());
+        let said = |id: &str| seen.tasks.get(id).and_then(|reading| reading.value().copied());
         ids.map(said) == [TaskAnswer::Answered, TaskAnswer::Answered, TaskAnswer::NoAnswer].map(Some)
     })
     .await;
@@ -457,18 +457,18 @@ async fn a_containerd_that_answers_no_question_accuses_no_task() {
     fake.say("Get", Say::Never);
     let collectors = start(&fake, &quick());
     until(&collectors, "all to be asked", |seen| {
-        seen.tasks.len() == 6 && seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. }))
+        seen.tasks.len() == 6 && seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. }))
     })
     .await;
     tokio::time::sleep(ms(1000)).await;
     let seen = now(&collectors);
-    assert!(seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. })), "{:?}", seen.tasks);
+    assert!(seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. })), "{:?}", seen.tasks);
     assert!(ids.iter().all(|id| fake.calls(&format!("Get:{id}")) == 1), "a question was sent twice");
     others_go_on(&collectors, &fake).await;
     // Once the service answers anything, what is still out is out because of its own shim.
     fake.say("Get", Say::Error(Code::NotFound, "no such container".to_owned()));
     let hung = until(&collectors, "the control question", |seen| {
-        seen.tasks.values().all(|look| matches!(look, Reading::Hung { .. }))
+        seen.tasks.values().all(|reading| matches!(reading, Reading::Hung { .. }))
     })
     .await;
     assert_eq!(hung.tasks.len(), 6);
@@ -480,7 +480,7 @@ async fn an_unknown_state_that_comes_at_once_is_no_silence() {
     fake.lists(&["s1"], &[("c1", "s1")]);
     fake.say("Get:c1", task(0));
     let collectors = start(&fake, &quick());
-    let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|look| !matches!(look, Reading::Never));
+    let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|reading| !matches!(reading, Reading::Never));
     let seen = until(&collectors, "the task", asked).await;
     assert!(matches!(seen.tasks["c1"], Reading::Failed { .. }), "{:?}", seen.tasks["c1"]);
 }

@@ -72,11 +72,11 @@ impl<T: Send + 'static> Worker<T> {
 
     fn spawn(&self) -> Result<Sender<oneshot::Sender<Result<T, Failure>>>, Failure> {
         let (asks, questions): (_, Receiver<oneshot::Sender<Result<T, Failure>>>) = channel();
-        let mut look = (self.make)();
+        let mut check = (self.make)();
         let run = move || {
             while let Ok(reply) = questions.recv() {
                 // No caller may be waiting any more; then the answer is not needed.
-                let _ = reply.send(look());
+                let _ = reply.send(check());
             }
         };
         thread::Builder::new().name(self.name.to_owned()).stack_size(STACK).spawn(run).map(|_| asks).map_err(|error| {
@@ -94,12 +94,12 @@ mod tests {
     use super::*;
 
     /// A worker whose checks wait until the gate is open; each check is counted.
-    fn gated(gate: &Arc<(Mutex<bool>, Condvar)>, looks: &Arc<AtomicU32>) -> Worker<u32> {
-        let (gate, looks) = (Arc::clone(gate), Arc::clone(looks));
+    fn gated(gate: &Arc<(Mutex<bool>, Condvar)>, checks: &Arc<AtomicU32>) -> Worker<u32> {
+        let (gate, checks) = (Arc::clone(gate), Arc::clone(checks));
         let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
-            let (gate, looks) = (Arc::clone(&gate), Arc::clone(&looks));
+            let (gate, checks) = (Arc::clone(&gate), Arc::clone(&checks));
             Box::new(move || {
-                let number = looks.fetch_add(1, Ordering::SeqCst);
+                let number = checks.fetch_add(1, Ordering::SeqCst);
                 drop(gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open));
                 Ok(number)
             })
@@ -118,21 +118,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_stuck_thread_is_replaced_only_so_often() {
-        let (gate, looks) = (Arc::new((Mutex::new(true), Condvar::new())), Arc::new(AtomicU32::new(0)));
-        let mut worker = gated(&gate, &looks);
+        let (gate, checks) = (Arc::new((Mutex::new(true), Condvar::new())), Arc::new(AtomicU32::new(0)));
+        let mut worker = gated(&gate, &checks);
         assert_eq!(worker.ask().await, Ok(0));
         set(&gate, false);
         for _ in 0..8 {
             assert_eq!(short(worker.ask()).await, None);
         }
         let begun = async {
-            while looks.load(Ordering::SeqCst) < 5 {
+            while checks.load(Ordering::SeqCst) < 5 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(10), begun).await.unwrap();
         // The first thread and three replacements, each at one check: no thread gets a second question.
-        assert_eq!(looks.load(Ordering::SeqCst), 1 + 4);
+        assert_eq!(checks.load(Ordering::SeqCst), 1 + 4);
         set(&gate, true);
         assert_eq!(tokio::time::timeout(Duration::from_secs(5), worker.ask()).await.unwrap(), Ok(5));
     }

@@ -41,7 +41,7 @@ impl Involved {
 }
 
 /// Reads what the kernel reports about the process, the most reliable and cheapest first, into `told`.
-pub(super) fn look(proc: &Path, involved: &Involved, told: &Mutex<ProcessEvidence>) {
+pub(super) fn check(proc: &Path, involved: &Involved, told: &Mutex<ProcessEvidence>) {
     let tell = |change: &mut dyn FnMut(&mut ProcessEvidence)| {
         change(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
     };

@@ -44,20 +44,20 @@ mod tests {
     #[test]
     fn a_wait_grows_until_the_process_has_run_or_was_not_seen_to_wait() {
         let mut waits = Waits::default();
-        let mut look = |id: Id, switches, at: u64| {
+        let mut check = |id: Id, switches, at: u64| {
             let waited = waits.saw(id, switches, 0, Duration::from_secs(at)).as_secs();
             waits.over();
             waited
         };
-        assert_eq!([look((7, 1), 5, 100), look((7, 1), 5, 115), look((7, 1), 5, 190)], [0, 15, 90]);
-        assert_eq!(look((7, 1), 6, 205), 0, "it has run");
-        assert_eq!(look((7, 2), 6, 220), 0, "another process of that id");
-        assert_eq!(look((7, 1), 6, 235), 0, "it was not seen in the look before");
-        let mut look = |count, at: u64| {
+        assert_eq!([check((7, 1), 5, 100), check((7, 1), 5, 115), check((7, 1), 5, 190)], [0, 15, 90]);
+        assert_eq!(check((7, 1), 6, 205), 0, "it has run");
+        assert_eq!(check((7, 2), 6, 220), 0, "another process of that id");
+        assert_eq!(check((7, 1), 6, 235), 0, "it was not seen in the look before");
+        let mut check = |count, at: u64| {
             let waited = waits.saw((8, 1), count, 2, Duration::from_secs(at)).as_secs();
             waits.over();
             waited
         };
-        assert_eq!([look(5, 300), look(6, 310), look(7, 320), look(8, 330)], [0, 10, 20, 0], "beyond the slack");
+        assert_eq!([check(5, 300), check(6, 310), check(7, 320), check(8, 330)], [0, 10, 20, 0], "beyond the slack");
     }
 }

@@ -356,12 +356,12 @@ mod tests {
         };
         let definitions = serde_json::to_value(nrh_api::crds::all()).unwrap();
         let schema = definitions[0][1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
-        let look = |body: &Value| {
+        let check = |body: &Value| {
             let mut found = Vec::new();
             refused(&body["status"], &schema["properties"]["status"], "", &mut found);
             found
         };
-        let raw = look(&json!({"status": status}));
+        let raw = check(&json!({"status": status}));
         for place in [
             ".faults.message",
             ".faults.evidence",
@@ -372,7 +372,7 @@ mod tests {
             assert!(raw.iter().any(|refused| refused == place), "{place} may hold anything: {raw:?}");
         }
         let written = body("n1", &status);
-        assert_eq!(look(&written), Vec::<String>::new());
+        assert_eq!(check(&written), Vec::<String>::new());
         assert!(
             !written.to_string().contains("\\u") && written.to_string().contains("rpc error:  context  [2J"),
             "{written}"

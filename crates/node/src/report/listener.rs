@@ -102,6 +102,6 @@ impl Listener {
 
     fn note(&self, line: &mut Line, result: &Result<(), CallError>) {
         line.note(result, WHAT);
-        self.delivery.send_modify(|delivery| delivery.deaf.clone_from(&line.failing));
+        self.delivery.send_modify(|delivery| delivery.watch_failing.clone_from(&line.failing));
     }
 }

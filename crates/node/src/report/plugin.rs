@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Additional time for the thread to report: a process in an uninterruptible wait survives even a kill.
 const SLACK: Duration = Duration::from_secs(5);
 /// Interval between two checks of whether the plugin has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the output is still read after the end of the plugin: a process that it started can hold the pipe open, in
 /// a process group of its own.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -156,9 +156,9 @@ fn run(mut command: Command, limit: Duration) -> Result<Vec<u8>, String> {
 /// nor that of its group.
 fn wait(child: &Child, until: Instant) -> bool {
     let Some(pid) = pid(child) else { return false };
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        match waitid(WaitId::Pid(pid), look) {
+        match waitid(WaitId::Pid(pid), options) {
             Ok(Some(_)) => return true,
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return false,
@@ -166,7 +166,7 @@ fn wait(child: &Child, until: Instant) -> bool {
         if Instant::now() >= until {
             return false;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -209,7 +209,7 @@ impl Pipe {
     fn take(self) -> Vec<u8> {
         let until = Instant::now() + DRAIN;
         while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -165,7 +165,7 @@ async fn an_unauthorized_answer_makes_a_new_client_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_was_asked_for_is_answered_by_a_write_although_nothing_changed() {
+async fn a_check_that_was_asked_for_is_answered_by_a_write_although_nothing_changed() {
     let bench = Bench::new();
     bench.say_answering(vec![confirmed()], 0);
     seconds(8).await;

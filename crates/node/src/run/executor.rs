@@ -13,8 +13,8 @@ use crate::agent::{Agent, AgentSettings};
 use crate::args::ProbeArgs;
 use crate::collectors::Collectors;
 use crate::cri::endpoint::{Endpoint, NamedBy};
+use crate::deadline::within;
 use crate::evidence::Gate;
-use crate::patience::within;
 
 /// The socket where neither a collector nor a person names one.
 const CONTAINERD: &str = "/run/containerd/containerd.sock";

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_node_itself_lacks_makes_no_collector_look_more_often() {
+    async fn what_the_node_itself_lacks_makes_no_collector_check_more_often() {
         use nrh_core::observation::Reading;
         let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();

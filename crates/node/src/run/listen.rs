@@ -94,7 +94,7 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
         "nrh_probe_kernel_triggers_total",
         "Immediate checks because of a line in the kernel's log.",
     );
-    line(&mut out, "nrh_probe_kernel_triggers_total", &[], hints.looks);
+    line(&mut out, "nrh_probe_kernel_triggers_total", &[], hints.checks);
     gauge(&mut out, "nrh_probe_faults", "Faults that stand, by type and state.");
     let mut faults: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for fault in draft.iter().flat_map(|draft| &draft.status.faults) {
@@ -168,7 +168,7 @@ mod tests {
             given_up: [("tasks".to_owned(), 2)].into(),
             held_up_seconds: [("lists".to_owned(), 2.5)].into(),
         };
-        let text = text(Some(&draft), &calls, Hints { read: 7, dropped: 5, looks: 2 });
+        let text = text(Some(&draft), &calls, Hints { read: 7, dropped: 5, checks: 2 });
         assert!(text.contains("nrh_probe_kernel_records_total{outcome=\"Dropped\"} 5\n"), "{text}");
         assert!(text.contains("nrh_probe_kernel_triggers_total 2\n"), "{text}");
         assert!(text.contains("nrh_probe_evidence_bundles_total{outcome=\"Lost\"} 1\n"), "{text}");

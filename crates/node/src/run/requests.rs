@@ -9,7 +9,7 @@ use nrh_core::observation::{Observations, Reading};
 use nrh_core::snapshot::TriState;
 
 /// The controller's request is answered after this time even if a collector has not returned.
-const LOOK_WITHIN: Duration = Duration::from_secs(3);
+const SEQUENCE_WITHIN: Duration = Duration::from_secs(3);
 /// A person's request also waits for every container. After this time, "not safe" or "unknown" is answered anyway.
 const CHECK_WITHIN: Duration = Duration::from_secs(12);
 
@@ -59,7 +59,7 @@ impl<T: Clone + Default + PartialEq> Request<T> {
 /// The requests to the probe.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    looks: Request<u64>,
+    sequences: Request<u64>,
     checks: Request<Option<String>>,
     /// Number of requests answered since the probe started.
     pub answers: u64,
@@ -68,28 +68,28 @@ pub(super) struct Requests {
 impl Requests {
     /// Reads the command of the node; returns whether all collectors have to check now.
     pub(super) fn hear(&mut self, command: &Command, now: Instant) -> bool {
-        let (look, check) =
-            (self.looks.hear(&command.check_sequence, now), self.checks.hear(&command.check_requested, now));
-        look || check
+        let (sequence, check) =
+            (self.sequences.hear(&command.check_sequence, now), self.checks.hear(&command.check_requested, now));
+        sequence || check
     }
 
     /// Records which requests are answered by these observations, whose ages are relative to `at`, and by their verdict
     /// on a restart.
     pub(super) fn settle(&mut self, seen: &Observations, at: Instant, safe: TriState) {
-        let look = self.looks.settle(at, |since| since >= LOOK_WITHIN || looked_since(seen, since));
+        let sequence = self.sequences.settle(at, |since| since >= SEQUENCE_WITHIN || checked_since(seen, since));
         let check = self.checks.settle(at, |since| {
             // "Safe" from evidence older than the request would not answer it.
             let is_overdue = since >= CHECK_WITHIN;
             let is_whole = tasks_since(seen, since);
-            (is_whole && looked_since(seen, since)) || (is_overdue && (is_whole || safe != TriState::True))
+            (is_whole && checked_since(seen, since)) || (is_overdue && (is_whole || safe != TriState::True))
         });
-        self.answers = self.answers.saturating_add(u64::from(look || check));
+        self.answers = self.answers.saturating_add(u64::from(sequence || check));
     }
 
     /// Whether a request is in progress that can be answered at any moment.
     pub(super) fn is_open(&self) -> bool {
         let now = Instant::now();
-        self.looks.is_young(now) || self.checks.is_young(now)
+        self.sequences.is_young(now) || self.checks.is_young(now)
     }
 
     /// Returns the last request of a person that was answered.
@@ -100,8 +100,8 @@ impl Requests {
 
 /// Whether a reading was started and has completed within this time, or hangs. A hanging reading is an answer too; an
 /// unavailable one never completes.
-fn looked<T>(look: &Reading<T>, since: Duration) -> bool {
-    match look {
+fn checked<T>(reading: &Reading<T>, since: Duration) -> bool {
+    match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => *age <= since,
         Reading::Hung { .. } | Reading::Blind { .. } => true,
         Reading::Never => false,
@@ -109,21 +109,21 @@ fn looked<T>(look: &Reading<T>, since: Duration) -> bool {
 }
 
 /// Whether every collector has completed a reading within this time, or hangs.
-fn looked_since(seen: &Observations, since: Duration) -> bool {
-    looked(&seen.runtime, since)
-        && looked(&seen.lists, since)
-        && looked(&seen.status, since)
-        && looked(&seen.processes, since)
-        && looked(&seen.kubelet, since)
-        && looked(&seen.host, since)
-        && looked(&seen.disks, since)
-        && looked(&seen.port, since)
-        && looked(&seen.bus, since)
+fn checked_since(seen: &Observations, since: Duration) -> bool {
+    checked(&seen.runtime, since)
+        && checked(&seen.lists, since)
+        && checked(&seen.status, since)
+        && checked(&seen.processes, since)
+        && checked(&seen.kubelet, since)
+        && checked(&seen.host, since)
+        && checked(&seen.disks, since)
+        && checked(&seen.port, since)
+        && checked(&seen.bus, since)
 }
 
 /// Whether the lists were read and every task was queried within this time.
 fn tasks_since(seen: &Observations, since: Duration) -> bool {
-    looked(&seen.lists, since) && seen.tasks.values().all(|task| looked(task, since))
+    checked(&seen.lists, since) && seen.tasks.values().all(|task| checked(task, since))
 }
 
 #[cfg(test)]
@@ -132,8 +132,8 @@ mod tests {
     use nrh_core::examples::Node;
     use nrh_core::observation::TaskAnswer;
 
-    fn told(look: u64, check: Option<&str>) -> Command {
-        Command { check_sequence: look, check_requested: check.map(str::to_owned), ..Command::NONE }
+    fn told(sequence: u64, check: Option<&str>) -> Command {
+        Command { check_sequence: sequence, check_requested: check.map(str::to_owned), ..Command::NONE }
     }
 
     const fn secs(seconds: u64) -> Duration {
@@ -146,7 +146,7 @@ mod tests {
         assert!(!requests.hear(&Command::default(), began) && !requests.hear(&Command::NONE, began));
         assert!(requests.hear(&told(3, None), began) && requests.is_open());
         assert!(!requests.hear(&told(4, None), began) && !requests.hear(&told(5, None), began), "one is under way");
-        requests.settle(&seen, began + LOOK_WITHIN, TriState::True);
+        requests.settle(&seen, began + SEQUENCE_WITHIN, TriState::True);
         assert_eq!((requests.answers, requests.is_open()), (1, false));
         assert!(requests.hear(&told(5, None), began + secs(3)));
         requests.settle(&seen, began + secs(6), TriState::True);

@@ -87,8 +87,8 @@ pub(super) fn collectors(seen: &Observations) -> Vec<CollectorStatus> {
     ]
 }
 
-fn collector<T>(name: &str, look: &Reading<T>) -> CollectorStatus {
-    let (state, message) = match look {
+fn collector<T>(name: &str, reading: &Reading<T>) -> CollectorStatus {
+    let (state, message) = match reading {
         Reading::Never => (CollectorState::Starting, String::new()),
         Reading::Done { .. } => (CollectorState::Ok, String::new()),
         Reading::Hung { out } => (CollectorState::Hung, format!("a call has been out for {} s", out.as_secs())),
@@ -98,33 +98,36 @@ fn collector<T>(name: &str, look: &Reading<T>) -> CollectorStatus {
     CollectorStatus {
         name: name.to_owned(),
         state,
-        age_seconds: age(look).map(|age| age.as_secs()),
+        age_seconds: age(reading).map(|age| age.as_secs()),
         message: bounded(&message, LINE),
     }
 }
 
 /// Returns the status of the process collector. If there is more than it reads, it continues and reports what it left
 /// out.
-fn processes(look: &Reading<ProcessTable>) -> CollectorStatus {
-    let left_out = look.value().map(|table| table.left_out.to_string()).unwrap_or_default();
-    let collector = collector("processes", look);
+fn processes(reading: &Reading<ProcessTable>) -> CollectorStatus {
+    let left_out = reading.value().map(|table| table.left_out.to_string()).unwrap_or_default();
+    let collector = collector("processes", reading);
     if left_out.is_empty() { collector } else { CollectorStatus { message: bounded(&left_out, LINE), ..collector } }
 }
 
 /// Returns the status of the task collector: as fresh as its newest answer, and hung only if no query returns.
 fn tasks(seen: &Observations) -> CollectorStatus {
     let newest = |wanted: fn(&Reading<TaskAnswer>) -> bool| {
-        seen.tasks.values().filter(|look| wanted(look)).min_by_key(|look| age(look).unwrap_or(Duration::MAX))
+        seen.tasks
+            .values()
+            .filter(|reading| wanted(reading))
+            .min_by_key(|reading| age(reading).unwrap_or(Duration::MAX))
     };
-    let best = newest(|look| matches!(look, Reading::Done { .. }))
-        .or_else(|| newest(|look| matches!(look, Reading::Hung { .. })))
+    let best = newest(|reading| matches!(reading, Reading::Done { .. }))
+        .or_else(|| newest(|reading| matches!(reading, Reading::Hung { .. })))
         .or_else(|| newest(|_| true));
-    best.map_or_else(|| collector::<TaskAnswer>("tasks", &Reading::Never), |look| collector("tasks", look))
+    best.map_or_else(|| collector::<TaskAnswer>("tasks", &Reading::Never), |reading| collector("tasks", reading))
 }
 
 /// Returns the age of the last completed reading.
-pub(super) fn age<T>(look: &Reading<T>) -> Option<Duration> {
-    match look {
+pub(super) fn age<T>(reading: &Reading<T>) -> Option<Duration> {
+    match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => Some(*age),
         Reading::Never | Reading::Hung { .. } | Reading::Blind { .. } => None,
     }
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_has_left_something_out_says_so_and_is_no_failure() {
+    fn a_check_that_has_left_something_out_says_so_and_is_no_failure() {
         let mut node = Node::healthy();
         assert_eq!(processes(&node.processes).message, "");
         let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };

@@ -62,18 +62,18 @@ fn tended(host: &Host, order: Option<&CurrentCommand>) -> Vec<(String, &'static 
 fn a_mark_is_there_whole_and_known_again_by_what_it_holds() {
     let host = Host::new();
     let folder = host.folder();
-    assert_eq!(folder.look(NAME).unwrap(), Found::Nothing);
+    assert_eq!(folder.check(NAME).unwrap(), Found::Nothing);
     assert_eq!(folder.place(NAME, &mark()).unwrap(), Placed::Made);
     assert_eq!(host.names(), [NAME], "and nothing else is left behind");
     // By another process, with nothing but the file.
-    assert_eq!(host.folder().look(NAME).unwrap(), Found::Ours(mark()));
+    assert_eq!(host.folder().check(NAME).unwrap(), Found::Ours(mark()));
     assert_eq!(folder.place(NAME, &mark()).unwrap(), Placed::Made, "the same once more");
     let text = fs::read_to_string(host.path(NAME)).unwrap();
     assert!(text.starts_with("*** A reboot of this node was asked for by"), "{text}");
     // One of ours that was left by an earlier operation makes room.
     let later = Mark { operation_id: "op-2".into(), ..mark() };
     assert_eq!(folder.place(NAME, &later).unwrap(), Placed::Made);
-    assert_eq!(folder.look(NAME).unwrap(), Found::Ours(later));
+    assert_eq!(folder.check(NAME).unwrap(), Found::Ours(later));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn what_somebody_else_has_put_there_is_never_touched() {
     for text in of_others {
         let host = Host::new();
         fs::write(host.path(NAME), &text).unwrap();
-        let Found::Others(whose) = host.folder().look(NAME).unwrap() else { panic!("ours: {text}") };
+        let Found::Others(whose) = host.folder().check(NAME).unwrap() else { panic!("ours: {text}") };
         assert!(whose.contains("user ") && whose.contains("last changed 20"), "{whose}");
         assert_eq!(host.folder().place(NAME, &mark()).unwrap(), Placed::Others(whose));
         assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), []);
@@ -126,7 +126,7 @@ fn who_asks_for_a_reboot_by_our_file_makes_it_his() {
         let host = Host::new();
         host.folder().place(NAME, &mark()).unwrap();
         ask(&host);
-        assert!(matches!(host.folder().look(NAME).unwrap(), Found::Others(_)), "{how}");
+        assert!(matches!(host.folder().check(NAME).unwrap(), Found::Others(_)), "{how}");
         assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), [], "{how}");
         assert!(host.path(NAME).exists(), "{how}");
     }
@@ -154,7 +154,7 @@ fn what_is_no_plain_file_is_neither_followed_nor_opened_nor_touched() {
         written = written.or_else(|| fs::read_to_string(&elsewhere).ok());
         let before = fs::symlink_metadata(host.path(NAME)).unwrap().file_type();
         let folder = host.folder();
-        let said = folder.look(NAME).unwrap_err().to_string();
+        let said = folder.check(NAME).unwrap_err().to_string();
         assert!(said.contains(&format!("expected a plain file or nothing, found {kind}")), "{said}");
         assert!(matches!(folder.place(NAME, &mark()).unwrap_err(), SentinelError::Unfit(_)), "{kind}");
         assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), [], "{kind}");

@@ -49,8 +49,8 @@ impl Play<'_> {
             return format!("{} would request a step, and no policy has a rule for it there", event.requested_by);
         };
         self.manual_requests += 1;
-        let looked_at = self.world.policies.iter().find(|one| one.name == policy);
-        let manual = event.manual(looked_at.map(|policy| policy.generation));
+        let viewed = self.world.policies.iter().find(|one| one.name == policy);
+        let manual = event.manual(viewed.map(|policy| policy.generation));
         let sentence = format!(
             "{} requests {} for {}, policy {policy}",
             manual.requested_by,

@@ -17,7 +17,7 @@ use nrh_core::fault::Fault;
 use nrh_core::snapshot::{CommandView, Heartbeat, NodeView, ReportView, SuspectPod, TriState};
 
 /// Age of the probe's checks when its report arrives.
-pub(super) const LOOKED: Duration = Duration::from_secs(1);
+pub(super) const CHECKED: Duration = Duration::from_secs(1);
 /// The heartbeat interval that a probe with something to report promises.
 pub(super) const INTERVAL: Duration = Duration::from_secs(15);
 
@@ -52,7 +52,7 @@ pub struct WorldNode {
     /// Claimed operations.
     pub claimed: BTreeSet<String>,
     /// Age of each check when its report arrives.
-    pub looked: Duration,
+    pub checked: Duration,
     /// The tool to which it may be handed off.
     pub remediator: Remediator,
     /// Its other pods, which a drain evicts.
@@ -70,7 +70,7 @@ impl WorldNode {
     pub fn new(name: &str) -> Self {
         let uid = format!("uid-{name}");
         let heartbeat = Heartbeat {
-            arrived: LOOKED,
+            arrived: CHECKED,
             interval: INTERVAL,
             sequence: 1,
             boot_id: String::new(),
@@ -87,7 +87,7 @@ impl WorldNode {
             pods: Vec::new(),
             deleted: Vec::new(),
             claimed: BTreeSet::new(),
-            looked: LOOKED,
+            checked: CHECKED,
             remediator: Remediator::default(),
             workloads: Vec::new(),
             boots: Boots::default(),

@@ -14,8 +14,8 @@ impl WorldNode {
             heartbeat.arrived = Duration::ZERO;
             heartbeat.sequence += 1;
         }
-        let looked = self.looked;
-        let report = |sick: &InjectedFault| ReportedFault { fault: sick.fault.clone(), looked };
+        let checked = self.checked;
+        let report = |sick: &InjectedFault| ReportedFault { fault: sick.fault.clone(), checked };
         self.report.faults = self.sick.iter().map(report).collect();
         self.report.restart = self.restart();
     }

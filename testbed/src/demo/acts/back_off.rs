@@ -121,7 +121,7 @@ impl Act for BackOff {
         Ok(stage.pod_by_uid(uid)?.is_none_or(|pod| pod.deleting))
     }
 
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         stage.daemon_set_runs(self.daemon_set, injection.victim.pod_uid.as_deref())
     }
 

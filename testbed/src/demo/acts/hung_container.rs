@@ -49,7 +49,7 @@ impl Act for HungContainer {
         Ok(!injection.is_stopped(&stage.sick))
     }
 
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
         Ok(!injection.is_stopped(&stage.sick)
             && stage.pod_by_uid(uid)?.is_none()
@@ -59,7 +59,7 @@ impl Act for HungContainer {
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
         wait("the control gets well once its shim goes on", std::time::Duration::from_mins(1), || {
-            self.healed(stage, injection)
+            self.resolved(stage, injection)
         })
     }
 

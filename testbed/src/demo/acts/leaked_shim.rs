@@ -56,7 +56,7 @@ impl Act for LeakedShim {
         Ok(!injection.is_there(&stage.sick))
     }
 
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         if injection.is_there(&stage.sick) || !stage.daemon_set_runs(DAEMON_SET, None)? {
             return Ok(false);
         }

@@ -25,7 +25,7 @@ pub(in super::super) struct NetworkPlugin {
 }
 
 impl NetworkPlugin {
-    /// The act as the enforcing policy heals it: the node is cordoned meanwhile.
+    /// The act as the enforcing policy repairs it: the node is cordoned meanwhile.
     pub(in super::super) fn enforced() -> Self {
         Self { enforced: true, ..Self::default() }
     }
@@ -68,7 +68,7 @@ impl Act for NetworkPlugin {
         Ok(!injection.is_there(&stage.sick))
     }
 
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let cordoned = stage.node_field("{.spec.unschedulable}")? == "true";
         if cordoned {
             self.cordoned.set(true);
@@ -83,7 +83,7 @@ impl Act for NetworkPlugin {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the pods of the control run", Duration::from_secs(90), || self.healed(stage, injection))
+        wait("the pods of the control run", Duration::from_secs(90), || self.resolved(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

@@ -90,14 +90,14 @@ impl Act for Orphan {
         Ok(!Self::orphan_there(stage, injection)?)
     }
 
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let ready = stage.node_field(r#"{.status.conditions[?(@.type=="Ready")].status}"#)? == "True";
         Ok(ready && !Self::orphan_there(stage, injection)? && stage.daemon_set_runs(DAEMON_SET, None)?)
     }
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the node gets well once the orphan is gone", Duration::from_mins(2), || self.healed(stage, injection))
+        wait("the node gets well once the orphan is gone", Duration::from_mins(2), || self.resolved(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

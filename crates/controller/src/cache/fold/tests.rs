@@ -195,7 +195,7 @@ fn a_start_is_unfinished_for_as_long_as_it_is_seen_so_and_its_end_is_news() {
     report(2, &json!({"started": true, "startedAt": BEGAN})).fold(&mut state, later);
     state.refresh(later, wall);
     assert_eq!(of(&state).unfinished, Some(Duration::from_secs(70)));
-    assert_eq!(of(&state).looked, Duration::from_secs(4));
+    assert_eq!(of(&state).checked, Duration::from_secs(4));
     // The kubelet is restarted: another start.
     let again = report(3, &json!({"started": true, "startedAt": "2025-01-01T01:01:00Z"}));
     assert_eq!(again.fold(&mut state, later), Changed::Matters);

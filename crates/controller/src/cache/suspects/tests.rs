@@ -216,7 +216,7 @@ fn about_pod(name: &str, uid: &str) -> nrh_core::snapshot::ReportedFault {
         "firstSeen": "2025-01-01T00:00:00Z",
         "subject": {"kind": "Container", "pod": {"namespace": "d", "name": name, "uid": uid}}}))
     .unwrap();
-    nrh_core::snapshot::ReportedFault { fault, looked: Duration::ZERO }
+    nrh_core::snapshot::ReportedFault { fault, checked: Duration::ZERO }
 }
 
 #[test]

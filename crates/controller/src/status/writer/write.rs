@@ -37,7 +37,7 @@ pub enum Write {
     /// Remove the object of a Node that was replaced under the same name.
     Remove { node: String, uid: String },
     /// Ask the probe for a fresh check.
-    Look { node: String, node_uid: String, row: Option<CommandRow>, ask: Ask },
+    Check { node: String, node_uid: String, row: Option<CommandRow>, ask: Ask },
     /// Write the controller's part.
     Node { node: String, part: Box<NodePart> },
     /// Write a policy's status.
@@ -51,7 +51,7 @@ impl Write {
     pub fn key(&self) -> String {
         match self {
             Self::Create { node, .. } | Self::Remove { node, .. } | Self::Node { node, .. } => format!("node {node}"),
-            Self::Look { node, .. } => format!("command {node}"),
+            Self::Check { node, .. } => format!("command {node}"),
             Self::Policy { name, .. } => format!("policy {name}"),
             Self::Config { .. } => CONFIG.to_owned(),
         }
@@ -62,9 +62,9 @@ impl Write {
         match self {
             Self::Create { node, node_uid } => create(calls, cache, node, node_uid).await,
             Self::Remove { node, uid } => remove(calls, node, uid).await,
-            Self::Look { node, node_uid, row, ask } => {
+            Self::Check { node, node_uid, row, ask } => {
                 let command = Command { calls, cache, node, uid: node_uid };
-                match command.ask_look(row.as_ref(), ask).await {
+                match command.ask_check(row.as_ref(), ask).await {
                     // The watch delivers the object.
                     Err(error) if error.is_conflict() => Ok(()),
                     answer => answer,

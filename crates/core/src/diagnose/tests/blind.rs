@@ -1,4 +1,4 @@
-//! Collectors that cannot look.
+//! Collectors that cannot check.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn blind(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn each_collector_that_cannot_look_is_named_with_its_reason() {
+fn each_collector_that_cannot_check_is_named_with_its_reason() {
     let all = ["runtime", "lists", "status", "processes", "kubelet", "host", "disks", "port", "bus"];
     assert_eq!(blind(&Node::blind()), all);
     let mut node = Node::healthy();
@@ -40,7 +40,7 @@ fn silence_and_errors_of_the_runtime_are_no_blindness_those_of_the_node_are() {
 }
 
 #[test]
-fn a_collector_that_has_not_looked_yet_is_neither() {
+fn a_collector_that_has_not_checked_yet_is_neither() {
     let node = Node { kubelet: Reading::Never, ..Node::healthy() };
     assert!(blind(&node).is_empty());
     let findings = node.findings();

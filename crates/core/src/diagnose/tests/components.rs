@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn a_refused_or_hung_version_call_is_sick_what_the_probe_lacks_is_not() {
     let mut node = Node::healthy();
-    for look in [
+    for reading in [
         Reading::Hung { out: Duration::from_secs(6) },
         Reading::Failed { error: "connection refused".into(), age: Duration::ZERO },
     ] {
-        node.runtime = look;
+        node.runtime = reading;
         assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
     }
     node.runtime = Reading::Blind { reason: "no socket".into() };

@@ -20,8 +20,8 @@ pub(super) fn with_crio(node: &mut Node) {
     for (pid, id) in [(400, WORK), (401, SIDECAR), (402, OTHER_WORK)] {
         node.table().push(conmon(pid, id, 'S', 1));
     }
-    for look in node.tasks.values_mut() {
-        *look = done(TaskAnswer::DaemonAnswered);
+    for reading in node.tasks.values_mut() {
+        *reading = done(TaskAnswer::DaemonAnswered);
     }
 }
 
@@ -107,7 +107,7 @@ fn a_container_that_has_ended_below_its_conmon_is_lost() {
     for (state, kinds) in [('T', &[FaultType::HungContainer, FaultType::LostTask][..]), ('S', &[FaultType::LostTask])] {
         let mut node = with(state, 0);
         let Reading::Done { age, .. } = &mut node.processes else { panic!() };
-        // The containers were listed after this look at the processes.
+        // The containers were listed after this check of the processes.
         *age = Duration::from_secs(5);
         let findings = node.findings();
         let mut found: Vec<_> = findings.sightings.iter().map(|sighting| sighting.kind).collect();

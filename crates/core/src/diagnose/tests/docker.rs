@@ -27,7 +27,7 @@ fn removal(said: Option<RemovalSaid>) -> Node {
 }
 
 #[test]
-fn a_healthy_node_is_cleanly_looked_at_in_every_kind() {
+fn a_healthy_node_is_cleanly_checked_in_every_kind() {
     let findings = healthy().findings();
     assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
     for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
@@ -102,8 +102,8 @@ fn a_container_that_nobody_has_asked_about_is_not_known_to_be_well() {
     assert_eq!(findings.unasked, 5, "each container and each sandbox");
     assert!(findings.coverage[&FaultType::HungContainer].gap().is_some());
     let mut node = healthy();
-    for look in node.tasks.values_mut() {
-        *look = Reading::Blind { reason: "no socket of Docker".into() };
+    for reading in node.tasks.values_mut() {
+        *reading = Reading::Blind { reason: "no socket of Docker".into() };
     }
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
@@ -184,8 +184,8 @@ fn a_removal_that_is_under_way_or_not_answered_for_is_none_that_has_failed() {
     for (said, clean) in [(Some(RemovalSaid::NotFailed), true), (Some(RemovalSaid::Gone), true), (None, false)] {
         let findings = removal(said.clone()).findings();
         assert!(findings.sightings.is_empty(), "{said:?}");
-        let looked = clean_at(&findings, FaultType::ContainerStuck, CONTAINER);
-        assert_eq!(looked.is_some(), clean, "{said:?}");
+        let checked = clean_at(&findings, FaultType::ContainerStuck, CONTAINER);
+        assert_eq!(checked.is_some(), clean, "{said:?}");
     }
     let mut node = healthy();
     node.list().removals = None;

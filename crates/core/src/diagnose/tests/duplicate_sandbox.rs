@@ -26,7 +26,7 @@ fn two_ready_sandboxes_of_one_pod_are_one_fault_about_the_older() {
 }
 
 #[test]
-fn what_comes_or_goes_at_the_moment_of_the_look_is_no_duplicate() {
+fn what_comes_or_goes_at_the_moment_of_the_check_is_no_duplicate() {
     let mut node = doubled();
     node.list().sandboxes.last_mut().unwrap().ready = false;
     assert!(node.kinds().is_empty(), "the older of a pod whose sandbox was replaced");

@@ -229,12 +229,12 @@ fn a_list_that_is_too_large_is_told_and_one_that_fails_otherwise_is_not() {
 }
 
 #[test]
-fn nobody_looked_is_never_sick_and_never_clean() {
+fn nobody_checked_is_never_sick_and_never_clean() {
     let mut node = Node::healthy();
-    for look in
+    for check in
         [Reading::Hung { out: Duration::from_mins(1) }, Reading::Failed { error: "x".into(), age: Duration::ZERO }]
     {
-        (node.host, node.disks) = (look, Reading::Never);
+        (node.host, node.disks) = (check, Reading::Never);
         let findings = node.findings();
         assert!(of_node(&findings).is_empty());
         for kind in KINDS {
@@ -244,13 +244,13 @@ fn nobody_looked_is_never_sick_and_never_clean() {
     }
 }
 
-/// Seen, confirmed, a look that nobody could take, and gone.
+/// Seen, confirmed, a check that nobody could take, and gone.
 #[test]
-fn host_faults_are_confirmed_and_cleared_by_looks_only() {
+fn host_faults_are_confirmed_and_cleared_by_checks_only() {
     let thresholds = Thresholds::default();
     for kind in [FaultType::DiskFull, FaultType::PidExhaustion, FaultType::ReadOnlyFilesystem] {
         let mut tracker = Tracker::default();
-        let mut look = |at: u64, sick: bool, blind: bool| {
+        let mut check = |at: u64, sick: bool, blind: bool| {
             let mut node = Node::healthy();
             node.now = Duration::from_secs(at);
             if sick {
@@ -269,16 +269,16 @@ fn host_faults_are_confirmed_and_cleared_by_looks_only() {
             seen.faults.first().map(|fault| fault.state)
         };
         let mut at = 1000;
-        assert_eq!(look(at, true, false), Some(FaultState::Suspected), "{kind}");
+        assert_eq!(check(at, true, false), Some(FaultState::Suspected), "{kind}");
         let end = at + kind.usual_time_to_confirm(&thresholds).as_secs();
         while at < end {
             at += 50;
-            look(at, true, false);
+            check(at, true, false);
         }
-        assert_eq!(look(at + 60, true, false), Some(FaultState::Confirmed), "{kind}");
-        assert_eq!(look(at + 120, false, true), Some(FaultState::Confirmed), "{kind}: nobody could look");
-        assert_eq!(look(at + 180, false, false), Some(FaultState::Clearing), "{kind}");
-        assert_eq!(look(at + 240, false, false), None, "{kind}");
+        assert_eq!(check(at + 60, true, false), Some(FaultState::Confirmed), "{kind}");
+        assert_eq!(check(at + 120, false, true), Some(FaultState::Confirmed), "{kind}: nobody could look");
+        assert_eq!(check(at + 180, false, false), Some(FaultState::Clearing), "{kind}");
+        assert_eq!(check(at + 240, false, false), None, "{kind}");
     }
 }
 

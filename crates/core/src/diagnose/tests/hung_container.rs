@@ -43,13 +43,13 @@ fn an_answer_after_the_stop_was_seen_outweighs_it() {
 }
 
 #[test]
-fn a_call_that_is_out_is_looked_at_by_the_process_table() {
+fn a_call_that_is_out_is_checked_by_the_process_table() {
     let mut node = Node::healthy();
     node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
     if let Reading::Done { age, .. } = &mut node.processes {
         *age = Duration::from_secs(7);
     }
-    assert_eq!(only(&node.findings()).looked, Duration::from_secs(993));
+    assert_eq!(only(&node.findings()).checked, Duration::from_secs(993));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn silence_of_a_shim_that_runs_is_as_old_as_the_silence() {
     let silent = Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(50), took: Duration::ZERO };
     node.tasks.insert(WORK.into(), silent);
     let findings = node.findings();
-    assert_eq!(only(&findings).looked, Duration::from_secs(950));
+    assert_eq!(only(&findings).checked, Duration::from_secs(950));
     assert!(findings.ask.contains(&WORK.to_owned()), "a resumed shim is asked again at once");
 }
 

@@ -61,7 +61,7 @@ fn one_that_never_comes_up_is_down_and_the_evidence_tells_how_often_it_tried() {
 }
 
 #[test]
-fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_look() {
+fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_check() {
     let kubelets = Kubelets { begun: 9, completed: 9, longest: Duration::from_secs(50) };
     let known = Known { host_processes: true, kubelets, ..Known::default() };
     let findings = diagnose(&Node::blind(), known, &Thresholds::default());

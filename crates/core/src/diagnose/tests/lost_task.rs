@@ -18,7 +18,7 @@ fn a_list_that_is_younger_than_the_answer_makes_it_a_fault() {
         assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::LostTask, WORK));
         let expected = format!("container work of default/one is listed as running, but its task {words}");
         assert_eq!(sighting.message, expected);
-        assert_eq!(sighting.looked, Duration::from_secs(995), "the look is that at the task");
+        assert_eq!(sighting.checked, Duration::from_secs(995), "the look is that at the task");
         assert_eq!(findings.ask, [WORK], "it is asked again, or it would never be confirmed nor cleared");
         assert!(clean_at(&findings, FaultType::LostTask, SIDECAR).is_some());
     }
@@ -52,7 +52,7 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
     let mut node = lost(TaskAnswer::NotFound, 5);
     node.list().containers.iter_mut().for_each(|c| c.pod = None);
     assert!(node.kinds().is_empty(), "not the kubelet's");
-    for look in [
+    for reading in [
         Reading::Never,
         Reading::Done {
             value: TaskAnswer::Answered,
@@ -61,7 +61,7 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
         },
     ] {
         let mut node = Node::healthy();
-        node.tasks.insert(WORK.into(), look);
+        node.tasks.insert(WORK.into(), reading);
         let findings = node.findings();
         let named = findings.coverage[&FaultType::LostTask].of(WORK);
         assert!(matches!(named, Verdict::Unknown { reason: ConditionReason::NotYetChecked, .. }), "no gap: {named:?}");

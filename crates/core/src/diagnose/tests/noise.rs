@@ -14,7 +14,7 @@ use crate::fault::FaultState;
 use crate::observation::{RemovalSaid, RemovalSeen};
 use crate::tracker::Tracker;
 
-/// Seconds between two looks at everything.
+/// Seconds between two checks of everything.
 const STEP: usize = 5;
 /// Time since boot at which timelines begin.
 const START: u64 = 1000;
@@ -60,7 +60,7 @@ fn no_network(node: &mut Node) {
 }
 
 /// A shim is stopped, what it served has ended, and the runtime does not answer.
-fn deaf(node: &mut Node) {
+fn unresponsive(node: &mut Node) {
     node.table().iter_mut().filter(|process| process.part == Part::Runtime).for_each(|daemon| {
         daemon.command = "containerd".into();
     });
@@ -87,16 +87,16 @@ fn lonely_shim(node: &mut Node, pid: i32, id: &str) {
 
 /// Tasks are asked in turn: what they said was said before the list, as it may be on a real node.
 fn answer_before_the_list(node: &mut Node) {
-    for look in node.tasks.values_mut() {
-        if let Reading::Done { age, .. } = look {
+    for reading in node.tasks.values_mut() {
+        if let Reading::Done { age, .. } = reading {
             *age = Duration::from_secs(1);
         }
     }
 }
 
 /// The task of the first pod's container.
-fn work(node: &mut Node, look: Reading<TaskAnswer>) {
-    node.tasks.insert(WORK.into(), look);
+fn work(node: &mut Node, reading: Reading<TaskAnswer>) {
+    node.tasks.insert(WORK.into(), reading);
 }
 
 fn timelines() -> Vec<Timeline> {
@@ -339,7 +339,7 @@ fn of_networks() -> Vec<Timeline> {
             &[F::UnresponsiveShim, F::RuntimeUnreachable],
             |node, t| {
                 if t < 25 {
-                    deaf(node);
+                    unresponsive(node);
                 }
             },
         ),
@@ -385,8 +385,8 @@ fn of_docker() -> Vec<Timeline> {
         timeline("Docker answers for no container for ten minutes", 900, &[], |node, t| {
             with_docker(node);
             if t < 600 {
-                for look in node.tasks.values_mut() {
-                    *look = failed("out for 30 s, and Docker has answered no other question since it was due");
+                for reading in node.tasks.values_mut() {
+                    *reading = failed("out for 30 s, and Docker has answered no other question since it was due");
                 }
             }
         }),
@@ -502,7 +502,7 @@ fn of_others() -> Vec<Timeline> {
     ]
 }
 
-/// Plays a timeline and returns what was suspected. With `restarts` the probe restarts at every third look; with `jumps`
+/// Plays a timeline and returns what was suspected. With `restarts` the probe restarts at every third check; with `jumps`
 /// the wall clock goes back and forth by a day at each.
 fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
     let thresholds = Thresholds::default();
@@ -596,7 +596,7 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
             work(node, done(TaskAnswer::NoAnswer));
         }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
-        (F::UnresponsiveShim, 130, |node, _| deaf(node)),
+        (F::UnresponsiveShim, 130, |node, _| unresponsive(node)),
         (F::ProbeDegraded, 610, |node, _| node.processes = Reading::Blind { reason: "hidepid".into() }),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
         (F::GhostSandbox, 610, |node, _| {

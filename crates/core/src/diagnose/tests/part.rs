@@ -53,16 +53,17 @@ fn a_shim_may_have_children_that_are_missing() {
     assert_eq!(leaked.kinds(), []);
     assert_eq!(clean_at(&leaked.findings(), FaultType::LeakedShim, LEFT), None);
 
-    let mut deaf = Node::healthy();
-    let shim = deaf.shim(SANDBOX);
+    let mut unresponsive = Node::healthy();
+    let shim = unresponsive.shim(SANDBOX);
     (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
-    deaf.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap().command = "containerd".into();
-    deaf.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
-    deaf.tasks.clear();
-    assert!(deaf.kinds().contains(&FaultType::UnresponsiveShim));
-    cut(&mut deaf);
-    assert!(!deaf.kinds().contains(&FaultType::UnresponsiveShim));
-    assert_eq!(clean_at(&deaf.findings(), FaultType::UnresponsiveShim, SANDBOX), None);
+    unresponsive.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap().command =
+        "containerd".into();
+    unresponsive.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
+    unresponsive.tasks.clear();
+    assert!(unresponsive.kinds().contains(&FaultType::UnresponsiveShim));
+    cut(&mut unresponsive);
+    assert!(!unresponsive.kinds().contains(&FaultType::UnresponsiveShim));
+    assert_eq!(clean_at(&unresponsive.findings(), FaultType::UnresponsiveShim, SANDBOX), None);
 }
 
 #[test]

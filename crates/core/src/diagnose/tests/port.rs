@@ -13,7 +13,7 @@ impl Node {
         }
     }
 
-    /// Looks of the kubelet at its pods that go like this.
+    /// Relists of the kubelet that go like this.
     pub(super) fn relists(&mut self, mean: Option<u64>, idle: u64) {
         let (mean, idle) = (mean.map(Duration::from_secs), Duration::from_secs(idle));
         self.port().relists = Ok(RelistsSeen { begun: true, mean, idle, unmoved: Some(idle) });
@@ -82,7 +82,7 @@ fn a_loop_that_has_not_begun_does_not_go_round_whatever_its_check_says() {
 }
 
 #[test]
-fn a_sick_look_of_long_ago_accuses_nobody() {
+fn a_sick_check_of_long_ago_accuses_nobody() {
     let mut slow = Node::healthy();
     slow.relists(Some(120), 0);
     for mut node in [stalled(), slow] {
@@ -106,7 +106,7 @@ fn what_is_not_told_is_said_and_hides_nothing_else() {
 }
 
 #[test]
-fn looks_of_the_kubelet_are_slow_from_half_a_minute_and_quick_below_a_quarter() {
+fn checks_of_the_kubelet_are_slow_from_half_a_minute_and_quick_below_a_quarter() {
     for (mean, idle, sick, clean) in [
         (Some(0), 0, false, true),
         (Some(14), 0, false, true),
@@ -128,7 +128,7 @@ fn looks_of_the_kubelet_are_slow_from_half_a_minute_and_quick_below_a_quarter() 
 }
 
 #[test]
-fn what_is_told_of_slow_looks_does_not_change_with_each_of_them() {
+fn what_is_told_of_slow_checks_does_not_change_with_each_of_them() {
     let told = |mean: u64| {
         let mut node = Node::healthy();
         node.relists(Some(mean), 0);
@@ -159,7 +159,7 @@ fn lists_that_fail_at_once_end_and_are_slow_all_the_same() {
 fn with_events_only_what_has_ended_counts() {
     let mut node = Node::healthy();
     node.kubelet().settings = Some(KubeletSettings { evented_pleg: true, ..KubeletSettings::default() });
-    // It looks every five minutes.
+    // It relists every five minutes.
     node.relists(None, 290);
     assert!(node.kinds().is_empty());
     assert_eq!(clean_at(&node.findings(), SLOW, "kubelet"), None);

@@ -31,8 +31,10 @@ fn seconds(most: u64) -> impl Strategy<Value = Duration> {
     (0..most).prop_map(Duration::from_secs)
 }
 
-/// How a look at this may stand.
-fn look<T: Clone + std::fmt::Debug + 'static>(value: impl Strategy<Value = T> + 'static) -> BoxedStrategy<Reading<T>> {
+/// How a check of this may stand.
+fn reading<T: Clone + std::fmt::Debug + 'static>(
+    value: impl Strategy<Value = T> + 'static,
+) -> BoxedStrategy<Reading<T>> {
     let took = Duration::from_millis(5);
     prop_oneof![
         6 => (value, seconds(400)).prop_map(move |(value, age)| Reading::Done { value, age, took }),
@@ -142,7 +144,7 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
     )
 }
 
-/// The kernel's limits: how much of each is used, and what could not be looked at.
+/// The kernel's limits: how much of each is used, and what could not be checked.
 fn host() -> impl Strategy<Value = HostSeen> {
     let usage = || {
         prop_oneof![
@@ -261,13 +263,13 @@ fn node() -> impl Strategy<Value = Node> {
         TaskAnswer::ProcessGone,
     ]);
     (
-        (look(runtime()), look(status())),
-        look(lists()),
+        (reading(runtime()), reading(status())),
+        reading(lists()),
         any::<bool>(),
-        prop::collection::btree_map(id(), look(answers), 0..5),
-        look(processes()),
-        look(kubelet()),
-        (look(host()), look(disks()), look(port()), look(bus()), look(clock()), any::<bool>(), kind()),
+        prop::collection::btree_map(id(), reading(answers), 0..5),
+        reading(processes()),
+        reading(kubelet()),
+        (reading(host()), reading(disks()), reading(port()), reading(bus()), reading(clock()), any::<bool>(), kind()),
     )
         .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
             let (host, disks, port, bus, clock, list_too_large, kind) = more;
@@ -371,7 +373,7 @@ const COLLECTORS: [Collector; 11] = [
     Collector::Clock,
 ];
 
-/// The same node, had that collector not been able to look.
+/// The same node, had that collector not been able to check.
 fn without(node: &Node, collector: Collector) -> Node {
     fn blind<T>() -> Reading<T> {
         Reading::Blind { reason: "no permission".into() }
@@ -397,12 +399,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn every_accusation_has_its_evidence_and_a_look_that_was_made(node in node(), known in known()) {
+    fn every_accusation_has_its_evidence_and_a_check_that_was_made(node in node(), known in known()) {
         let findings = judged(&node, known);
         for seen in &findings.sightings {
             prop_assert!(!seen.evidence.is_empty(), "{:?} without evidence", seen.kind);
-            prop_assert!(seen.looked <= node.now);
-            prop_assert!(node.now.saturating_sub(seen.looked) <= CLOCK_STALE, "{:?}: a look of long ago", seen.kind);
+            prop_assert!(seen.checked <= node.now);
+            prop_assert!(node.now.saturating_sub(seen.checked) <= CLOCK_STALE, "{:?}: a look of long ago", seen.kind);
             prop_assert!(!seen.message.is_empty() && !seen.impact.is_empty() && !seen.key.is_empty());
         }
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
@@ -411,7 +413,7 @@ proptest! {
     }
 
     #[test]
-    fn a_collector_that_cannot_look_takes_away_what_stands_on_it(node in node(), known in known()) {
+    fn a_collector_that_cannot_check_takes_away_what_stands_on_it(node in node(), known in known()) {
         for collector in COLLECTORS {
             let findings = judged(&without(&node, collector), known);
             for seen in findings.sightings.iter().filter(|seen| needs(seen.kind).contains(&collector)) {
@@ -479,8 +481,8 @@ proptest! {
 
     #[test]
     fn old_answers_accuse_nobody(node in node(), known in known()) {
-        fn aged<T: Clone>(look: &Reading<T>, by: Duration) -> Reading<T> {
-            match look.clone() {
+        fn aged<T: Clone>(reading: &Reading<T>, by: Duration) -> Reading<T> {
+            match reading.clone() {
                 Reading::Done { value, took, .. } => Reading::Done { value, age: by, took },
                 Reading::Failed { error, .. } => Reading::Failed { error, age: by },
                 // A call that is out is a fact of now, however long it has been out.
@@ -492,7 +494,7 @@ proptest! {
         let old = Node {
             runtime: aged(&node.runtime, by),
             lists: aged(&node.lists, by),
-            tasks: node.tasks.iter().map(|(id, look)| (id.clone(), aged(look, by))).collect(),
+            tasks: node.tasks.iter().map(|(id, reading)| (id.clone(), aged(reading, by))).collect(),
             processes: aged(&node.processes, by),
             kubelet: aged(&node.kubelet, by),
             host: aged(&node.host, by),
@@ -504,7 +506,7 @@ proptest! {
             ..node
         };
         let findings = judged(&old, known);
-        // That a collector cannot look is a fact of now too.
+        // That a collector cannot check is a fact of now too.
         let accused: Vec<_> = accused(&findings).into_iter().filter(|(kind, _)| *kind != FaultType::ProbeDegraded).collect();
         prop_assert_eq!(accused, Vec::new());
         let silent = |kind: &FaultType| findings.coverage.get(kind).and_then(Coverage::gap).is_some();

@@ -69,7 +69,7 @@ fn a_sandbox_is_a_ghost_only_by_the_runtimes_own_word() {
         assert!(ghost(silence).kinds().is_empty());
         assert_eq!(clean_at(&ghost(silence).findings(), kind, OLD), None, "not asked this time, or no answer");
     }
-    // One that is ready is the kubelet's to look at; and other runtimes list what they have.
+    // One that is ready is the kubelet's to check; and other runtimes list what they have.
     let mut ready = ghost(&[Some(false)]);
     ready.list().sandboxes.last_mut().unwrap().ready = true;
     assert!(!ready.kinds().contains(&kind));

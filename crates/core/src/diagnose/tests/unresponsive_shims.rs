@@ -5,7 +5,7 @@ use super::*;
 const KIND: FaultType = FaultType::UnresponsiveShim;
 
 /// A shim is stopped with nothing alive below it, and the runtime's process runs without an answer.
-fn deaf() -> Node {
+fn unresponsive() -> Node {
     let mut node = Node::healthy();
     containerd(&mut node).command = "containerd".into();
     let shim = node.shim(SANDBOX);
@@ -25,12 +25,12 @@ fn told(node: &Node) -> Option<Sighting> {
 }
 
 #[test]
-fn a_deaf_shim_beside_a_silent_runtime_is_named_with_its_process() {
-    let sighting = told(&deaf()).unwrap();
+fn an_unresponsive_shim_beside_a_silent_runtime_is_named_with_its_process() {
+    let sighting = told(&unresponsive()).unwrap();
     assert_eq!((sighting.key.as_str(), sighting.severity), (SANDBOX, Severity::High));
     assert_eq!(sighting.target.process.as_ref().map(|process| (process.pid, process.role)), Some((100, Role::Shim)));
     assert!(sighting.message.contains("while the runtime runs and does not answer"), "{}", sighting.message);
-    let mut hung = deaf();
+    let mut hung = unresponsive();
     hung.runtime = Reading::Hung { out: Duration::from_secs(40) };
     // A probe that has begun after it has not been told what the runtime is.
     hung.kind = RuntimeKind::Unknown;
@@ -51,7 +51,7 @@ fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
         |shim| shim.part = Part::Shim { id: "by-hand".into(), living_children: 0 },
     ];
     for (number, change) in changes.into_iter().enumerate() {
-        let mut node = deaf();
+        let mut node = unresponsive();
         change(node.shim(SANDBOX));
         assert_eq!(told(&node), None, "change {number}");
     }
@@ -59,19 +59,19 @@ fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
 
 #[test]
 fn while_the_runtime_answers_nothing_waits_for_a_shim() {
-    let mut node = deaf();
+    let mut node = unresponsive();
     node.runtime = Node::healthy().runtime;
     assert_eq!(told(&node), None);
     assert!(clean_at(&node.findings(), KIND, SANDBOX).is_some());
     // Between two starts of the runtime nothing is known; and what the probe lacks is not the runtime's fault.
-    let mut node = deaf();
+    let mut node = unresponsive();
     node.table().retain(|process| process.part != Part::Runtime);
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
-    let mut node = deaf();
+    let mut node = unresponsive();
     node.runtime = Reading::Blind { reason: "not mounted".into() };
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
-        let mut node = deaf();
+        let mut node = unresponsive();
         node.kind = kind;
         assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None), "{kind:?}");
     }

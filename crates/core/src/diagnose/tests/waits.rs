@@ -46,7 +46,7 @@ fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
 }
 
 #[test]
-fn daemons_are_looked_at_thread_by_thread() {
+fn daemons_are_checked_thread_by_thread() {
     let mut node = Node::healthy();
     let thread =
         ThreadWaiting { thread: 57, waited: Duration::from_mins(2), wchan: Some("rpc_wait_bit_killable".into()) };

@@ -31,7 +31,7 @@ impl Checker {
         // The first process of a container can still have the name of the client that created it.
         let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
         let inside = self.reader.run(self.bounds.processes, move || read.is_inside(&id)).await?;
-        let inside = inside.map_err(|error| Refusal::cannot_look(format!("the groups of process {pid}: {error}")))?;
+        let inside = inside.map_err(|error| Refusal::cannot_check(format!("the groups of process {pid}: {error}")))?;
         if inside {
             let message = format!("process {pid} is in the container's own control group: it is no client any more");
             return Err(Refusal::new(OutcomeReason::TargetChanged, message));
@@ -86,7 +86,7 @@ impl Checker {
             Ok(process.map(|process| proc::progress(&table, process)))
         };
         let progress = self.reader.run(self.bounds.processes, read).await?;
-        progress.map_err(|error| Refusal::cannot_look(format!("cannot watch client {pid}: {error}")))
+        progress.map_err(|error| Refusal::cannot_check(format!("cannot watch client {pid}: {error}")))
     }
 
     /// Returns the current proof of a process; for a wrapper around an OCI runtime, the proof of its caller.
@@ -105,6 +105,6 @@ impl Checker {
             Ok(None)
         };
         let proof = self.reader.run(self.bounds.processes, prove).await?;
-        proof.map_err(|error| Refusal::cannot_look(format!("cannot prove what process {pid} is: {error}")))
+        proof.map_err(|error| Refusal::cannot_check(format!("cannot prove what process {pid} is: {error}")))
     }
 }

@@ -41,7 +41,7 @@ impl Checker {
         signal: Signal,
     ) -> Result<(), Refusal> {
         let Proof::Shim { id, .. } = &held.proof else {
-            return Err(Refusal::cannot_look("the process is no shim"));
+            return Err(Refusal::cannot_check("the process is no shim"));
         };
         self.runtime_is_docker(held.process.pid).await?;
         let docker = Docker::at(&self.docker);

@@ -69,7 +69,7 @@ impl Checker {
         match collect::tasks::ask(&tasks, id, self.bounds.task).await {
             Ok(TaskAnswer::NotFound) => Ok(()),
             Ok(TaskAnswer::NoAnswer) => {
-                Err(Refusal::cannot_look(format!("containerd knows a task of shim {pid}, which does not answer")))
+                Err(Refusal::cannot_check(format!("containerd knows a task of shim {pid}, which does not answer")))
             }
             Ok(_) => Err(recovered(format!("containerd knows the task of shim {pid}"))),
             Err(error) => Err(asked(&format!("task {id}"), &error)),
@@ -80,7 +80,7 @@ impl Checker {
     pub(super) async fn shim_is_alone(&self, pid: i32) -> Result<(), Refusal> {
         let root = self.prover.root().to_owned();
         let table = self.reader.run(self.bounds.processes, move || proc::table(&root)).await?;
-        let table = table.map_err(|error| Refusal::cannot_look(format!("cannot read the process table: {error}")))?;
+        let table = table.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))?;
         let Some(shim) = proc::find(&table, pid) else {
             return Err(Refusal::new(OutcomeReason::TargetGone, format!("shim {pid} has ended")));
         };
@@ -99,7 +99,7 @@ impl Checker {
 /// name the queried runtime reports.
 pub(super) fn of_the_kubelets(held: &Held) -> Result<&str, Refusal> {
     let (Proof::Shim { id, .. } | Proof::Monitor { id, .. }) = &held.proof else {
-        return Err(Refusal::cannot_look("the process is no shim"));
+        return Err(Refusal::cannot_check("the process is no shim"));
     };
     if held.is_of_docker() {
         return Err(docker::removes_nothing());

@@ -38,12 +38,13 @@ impl Checker {
                 let unit = self.nobody_has_stopped(Daemon::Kubelet).await?;
                 let mut finder = Finder::new(self.prover.root());
                 let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
-                let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
+                let found =
+                    found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))?;
                 match (found, unit) {
                     (Some(found), _) => self.kubelet_still_down(&found).await?,
                     // A kubelet under another name can be healthy: the process table and systemd contradict each other.
                     (None, Some(unit)) if !unit.is_down() => {
-                        return Err(Refusal::cannot_look(format!(
+                        return Err(Refusal::cannot_check(format!(
                             "the kubelet's unit is {}, {} by systemd's word, and no process of it is seen",
                             unit.load,
                             unit.phrase()
@@ -83,6 +84,6 @@ impl Checker {
 fn refused(error: LoginError) -> Refusal {
     match error {
         LoginError::Blocked(_) | LoginError::Cannot(..) => Refusal::new(OutcomeReason::Protected, error.to_string()),
-        other => Refusal::cannot_look(other.to_string()),
+        other => Refusal::cannot_check(other.to_string()),
     }
 }

@@ -99,7 +99,7 @@ impl Checker {
             Ok(Some((found, process)))
         };
         let found = self.reader.run(self.bounds.processes, find).await?;
-        found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))
+        found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))
     }
 
     /// Checks that the kubelet's health check fails. A kubelet that has just started is given its time.
@@ -110,8 +110,8 @@ impl Checker {
             let message = format!("kubelet {pid} began {age}s ago, and has {}s to complete its start", bound.as_secs());
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
         }
-        let settings = found.settings.as_ref().map_err(|why| Refusal::cannot_look(why.clone()))?;
-        let address = kubelet::healthz_address(settings).map_err(Refusal::cannot_look)?;
+        let settings = found.settings.as_ref().map_err(|why| Refusal::cannot_check(why.clone()))?;
+        let address = kubelet::healthz_address(settings).map_err(Refusal::cannot_check)?;
         match kubelet::healthz(address).await {
             Ok(()) => Err(recovered(format!("kubelet {pid} runs, and its health check is good"))),
             Err(_) => Ok(()),
@@ -144,7 +144,7 @@ impl Checker {
         match self.reader.run(self.bounds.processes, read).await? {
             Ok(usage) if usage.is_at_least(SICK) => Ok(()),
             Ok(_) => Err(recovered(format!("process {pid} does not use {SICK}% of the files it may have open"))),
-            Err(error) => Err(Refusal::cannot_look(format!("cannot count the open files of process {pid}: {error}"))),
+            Err(error) => Err(Refusal::cannot_check(format!("cannot count the open files of process {pid}: {error}"))),
         }
     }
 
@@ -210,7 +210,7 @@ impl Checker {
             Ok(found)
         };
         let table = self.reader.run(self.bounds.processes, read).await?;
-        table.map_err(|error| Refusal::cannot_look(format!("cannot read the process table: {error}")))
+        table.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))
     }
 }
 

@@ -125,10 +125,10 @@ impl Checker {
         let found = self.reader.run(self.bounds.processes, move || bus::socket(&paths)).await?;
         match found {
             Ok(Some(bus)) => Ok(bus),
-            Ok(None) => Err(Refusal::cannot_look(
+            Ok(None) => Err(Refusal::cannot_check(
                 "systemd does not run this node, or has no system bus: nothing can be restarted",
             )),
-            Err(why) => Err(Refusal::cannot_look(why)),
+            Err(why) => Err(Refusal::cannot_check(why)),
         }
     }
 
@@ -140,8 +140,8 @@ impl Checker {
 
     async fn unit(&self, name: String) -> Result<Unit, Refusal> {
         let bus = self.system_bus().await?;
-        let seen = units::look(&bus, &name, self.bounds.call).await;
-        let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
+        let seen = units::check(&bus, &name, self.bounds.call).await;
+        let seen = seen.map_err(|error| Refusal::cannot_check(format!("{name}: {error}")))?;
         Ok(Unit { bus, name, seen })
     }
 

@@ -9,7 +9,7 @@ use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
-use crate::patience::Patience;
+use crate::deadline::Deadline;
 use nrh_core::action::{CleanupOrphans, Signal};
 use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::{FaultType, ProcessRef, Role};
@@ -62,7 +62,7 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
     if matches!(task, Task::Shim(_)) {
         checker.shim_still_leaked(&held).await?;
     } else {
-        checker.shim_still_deaf(&held).await?;
+        checker.shim_still_unresponsive(&held).await?;
     }
     checker.prove_again(&held, process, target).await?;
     Ok(Allowed::Shim(held))
@@ -91,9 +91,9 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
         Ok(()) | Err(CriError::NotFound) => {}
         Err(error) => return Err(format!("cannot remove container {id}: {error}")),
     }
-    let mut patience = Patience::new(bounds.verify, Instant::now());
+    let mut deadline = Deadline::new(bounds.verify, Instant::now());
     loop {
-        let left = patience.left();
+        let left = deadline.left();
         // The last query also has time for an answer.
         match cri.container_status(id, left.max(CHECK_INTERVAL)).await {
             Err(CriError::NotFound) => {
@@ -104,6 +104,6 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
             }
             _ => tokio::time::sleep(CHECK_INTERVAL).await,
         }
-        patience.count(Instant::now());
+        deadline.count(Instant::now());
     }
 }

@@ -44,14 +44,14 @@ pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<T
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
     let (root, host) = (checker.prover.root().to_owned(), checker.host.clone());
     let name = sentinel_name(&task.path).unwrap_or_default().to_owned();
-    let look = move || {
+    let check = move || {
         let folder = Folder::open(&host)?;
         // An existing regular file is no obstacle; anything else is.
-        drop(folder.look(&name)?);
+        drop(folder.check(&name)?);
         Ok((folder, proc::uptime(&root)))
     };
-    let (folder, uptime) = checker.reader.run(checker.bounds.processes, look).await?.map_err(unfit)?;
-    let uptime = uptime.map_err(|error| Refusal::cannot_look(format!("cannot read the time since boot: {error}")))?;
+    let (folder, uptime) = checker.reader.run(checker.bounds.processes, check).await?.map_err(unfit)?;
+    let uptime = uptime.map_err(|error| Refusal::cannot_check(format!("cannot read the time since boot: {error}")))?;
     let mark = Mark {
         node: command.node.clone(),
         operation_id: command.operation_id.clone(),
@@ -89,8 +89,8 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, _: &Bound
 pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -> Result<Outcome, Refusal> {
     let path = command.action.params().mark_for_reboot.unwrap_or_default().path;
     let (host, name) = (checker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
-    let look = move || Folder::open(&host)?.look(&name);
-    let found = checker.reader.run(checker.bounds.processes, look).await?;
+    let check = move || Folder::open(&host)?.check(&name);
+    let found = checker.reader.run(checker.bounds.processes, check).await?;
     let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == command.operation_id);
     Ok(if is_ours {
         let said = format!("{path} requests a reboot until this command is withdrawn");
@@ -105,6 +105,6 @@ pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -
 fn unfit(error: SentinelError) -> Refusal {
     match error {
         SentinelError::Unfit(said) => Refusal::new(OutcomeReason::Protected, said),
-        error @ SentinelError::Io { .. } => Refusal::cannot_look(error.to_string()),
+        error @ SentinelError::Io { .. } => Refusal::cannot_check(error.to_string()),
     }
 }

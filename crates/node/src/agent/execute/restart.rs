@@ -60,7 +60,7 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &
         }
         Err(error) => return failed(command, &format!("{name} was not restarted: {error}")),
     };
-    let after = match units::look(&unit.bus, name, bounds.call).await {
+    let after = match units::check(&unit.bus, name, bounds.call).await {
         Ok(seen) => seen.phrase(),
         Err(error) => format!("in an unknown state ({error})"),
     };

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{CHECK_INTERVAL, done, failed};
 use crate::agent::target::Held;
 use crate::agent::verdict;
-use crate::patience::Patience;
+use crate::deadline::Deadline;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
@@ -33,7 +33,7 @@ pub(super) async fn send(command: &ActionCommand, held: &Arc<Held>, signal: Sign
             ),
         );
     }
-    let mut patience = Patience::new(bound, Instant::now());
+    let mut deadline = Deadline::new(bound, Instant::now());
     loop {
         match effect(held, signal, before) {
             Ok(Some(said)) => return done(command, &said),
@@ -43,7 +43,7 @@ pub(super) async fn send(command: &ActionCommand, held: &Arc<Held>, signal: Sign
             }
         }
         let not_stopped = signal == Signal::Cont && before != 'T';
-        if patience.left().is_zero() || not_stopped {
+        if deadline.left().is_zero() || not_stopped {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
                 "sent {} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
@@ -55,7 +55,7 @@ pub(super) async fn send(command: &ActionCommand, held: &Arc<Held>, signal: Sign
             return failed(command, &message);
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
-        patience.count(Instant::now());
+        deadline.count(Instant::now());
     }
 }
 

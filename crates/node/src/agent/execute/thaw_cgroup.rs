@@ -16,7 +16,7 @@ use crate::agent::reader::Reader;
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{group_of_pods, is_group_frozen};
-use crate::patience::Patience;
+use crate::deadline::Deadline;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
 use crate::runtime::Client;
@@ -110,7 +110,7 @@ async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) 
 fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Refusal> {
     let pid = held.process.pid;
     let unread =
-        |error: io::Error| Refusal::cannot_look(format!("cannot read control group /{}: {error}", folder.display()));
+        |error: io::Error| Refusal::cannot_check(format!("cannot read control group /{}: {error}", folder.display()));
     let refuse = |reason, message: String| Err(Refusal::new(reason, message));
     let root = openat(CWD, host, rooted::FOLDER, Mode::empty()).map_err(|error| unread(error.into()))?;
     let Some(group) = groups::open(&root, folder).map_err(unread)? else {
@@ -143,7 +143,7 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
     if freezes(&group).map_err(unread)? {
         return Ok(group);
     }
-    Err(Refusal::cannot_look(format!("control group /{} is frozen, but not by itself", folder.display())))
+    Err(Refusal::cannot_check(format!("control group /{} is frozen, but not by itself", folder.display())))
 }
 
 /// Whether a group is frozen itself.
@@ -175,7 +175,7 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     })?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
-    let mut patience = Patience::new(bounds.verify, Instant::now());
+    let mut deadline = Deadline::new(bounds.verify, Instant::now());
     loop {
         let read = Arc::clone(group);
         let seen =
@@ -183,11 +183,11 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
         if !seen.map_err(|error| cannot(&error))? {
             return Ok(format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"));
         }
-        if patience.left().is_zero() {
+        if deadline.left().is_zero() {
             return Err(format!("wrote {wrote} of {what}: it is still frozen"));
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
-        patience.count(Instant::now());
+        deadline.count(Instant::now());
     }
 }
 

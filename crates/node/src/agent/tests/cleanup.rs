@@ -148,7 +148,7 @@ async fn without_both_lists_nothing_is_removed() {
         }
     }
     let mut settings = node.settings();
-    settings.bounds.look = Duration::from_millis(50);
+    settings.bounds.check = Duration::from_millis(50);
     settings.bounds.call = Duration::from_hours(1);
     refused(&Agent::new(settings).execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CheckFailed);
     assert_eq!((shim.state(), node.runtime.writes()), (Some('T'), vec![]));

@@ -1,4 +1,4 @@
-//! Marks for a reboot by another tool: left once, by the same look as a reboot, and never in the way of somebody else's.
+//! Marks for a reboot by another tool: left once, by the same check as a reboot, and never in the way of somebody else's.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

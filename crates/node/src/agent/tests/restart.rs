@@ -1,4 +1,4 @@
-//! Restarts: whose unit it is, what is looked at before, and every reason to leave it alone.
+//! Restarts: whose unit it is, what is checked before, and every reason to leave it alone.
 
 use std::fs;
 use std::os::unix::fs::symlink;

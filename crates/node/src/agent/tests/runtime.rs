@@ -32,7 +32,7 @@ pub(super) enum Wrong {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
     Running,
-    /// As of a deaf shim: containerd waits first.
+    /// As of an unresponsive shim: containerd waits first.
     Unknown,
     /// As of a shim that answers with an error.
     UnknownAtOnce,

@@ -16,7 +16,7 @@ fn end(shim: &Running, sandbox_id: &str) -> ActionCommand {
 }
 
 #[tokio::test]
-async fn a_deaf_shim_is_ended_while_the_runtime_is_silent_and_no_other() {
+async fn an_unresponsive_shim_is_ended_while_the_runtime_is_silent_and_no_other() {
     let (node, sandbox) = (Node::new(), id());
     let (shim, neighbour) = (node.stage.shim(&sandbox), node.stage.shim(&id()));
     shim.stop();

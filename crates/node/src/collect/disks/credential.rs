@@ -58,7 +58,7 @@ pub(crate) struct User {
 }
 
 /// Reads the certificate of the kubelet with these flags, as the kubelet sees its own files, at this time of the wall clock.
-pub(super) fn look(root: &OwnedFd, args: &[String], now: SystemTime) -> Credential {
+pub(super) fn check(root: &OwnedFd, args: &[String], now: SystemTime) -> Credential {
     let program = args.first().and_then(|program| Path::new(program).file_name()?.to_str());
     if program != Some("kubelet") {
         return Credential::Unknown("where a kubelet of this kind keeps its certificate is not known".to_owned());

@@ -74,7 +74,7 @@ impl Drop for Running {
 
 impl Running {
     /// One of its folders, as it sees it.
-    fn look(&self, path: &Path) -> FilesystemSeen {
+    fn check(&self, path: &Path) -> FilesystemSeen {
         let pid = i32::try_from(self.0.id()).unwrap();
         let root = Handle::open(Path::new(proc::PROC), pid).unwrap().root().unwrap();
         let open = rooted::open(&root, path, rooted::FOLDER).unwrap();
@@ -89,7 +89,7 @@ fn a_full_file_system_is_seen_through_the_process_that_has_it() {
     let script = "mkdir full; mount -t tmpfs -o size=1m,nr_inodes=100 tmpfs full; dd if=/dev/zero of=full/x bs=64k 2>/dev/null || true";
     let Some((process, temp)) = mounted(script) else { return eprintln!("SKIP: mounts need root") };
     let path = temp.path().join("full");
-    let seen = process.look(&path);
+    let seen = process.check(&path);
     assert_eq!((seen.bytes, seen.inodes.total), (Space { total: 1 << 20, left: 0 }, 100), "{seen:?}");
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "here nothing is mounted");
 }
@@ -98,7 +98,7 @@ fn a_full_file_system_is_seen_through_the_process_that_has_it() {
 fn a_mount_that_is_read_only_is_that_for_the_process_that_sees_it_so() {
     let script = "mkdir rw ro; mount -t tmpfs tmpfs rw; mount --bind rw ro; mount -o remount,bind,ro ro";
     let Some((process, temp)) = mounted(script) else { return eprintln!("SKIP: mounts need root") };
-    let (rw, ro) = (process.look(&temp.path().join("rw")), process.look(&temp.path().join("ro")));
+    let (rw, ro) = (process.check(&temp.path().join("rw")), process.check(&temp.path().join("ro")));
     assert_eq!(rw.device, ro.device, "one file system");
     assert_eq!((rw.read_only, ro.read_only.as_deref()), (None, Some("it is mounted read-only")));
 }
@@ -111,7 +111,7 @@ fn an_ext4_that_has_stopped_after_an_error_is_seen() {
                   cp /proc/fs/ext4/$name/options before; echo x > /sys/fs/ext4/$name/trigger_fs_error; \
                   until ! touch disk/x 2>/dev/null; do sleep 0.1; done";
     let Some((process, temp)) = mounted(script) else { return eprintln!("SKIP: mounts need root and loop devices") };
-    let seen = process.look(&temp.path().join("disk"));
+    let seen = process.check(&temp.path().join("disk"));
     let why = seen.read_only.unwrap();
     assert!(why.contains("emergency_ro") || why.contains("read-only"), "{why}");
     let before = fs::read_to_string(temp.path().join("before")).unwrap();
@@ -150,8 +150,8 @@ fn a_runtimes_data_are_where_it_has_them_open() {
     assert_eq!(places.run.as_deref(), Some(Path::new("/run/containerd")));
     drop(open);
     assert!(!super::places(&daemon, &handle).unwrap().settled, "it may open them yet");
-    let seen = eye(Path::new(proc::PROC)).look(&Who { daemons: vec![daemon], ..Who::default() });
-    // Not open any more, and not at its usual place either: that is said, and its folder below `/run` is looked at all the
+    let seen = eye(Path::new(proc::PROC)).check(&Who { daemons: vec![daemon], ..Who::default() });
+    // Not open any more, and not at its usual place either: that is said, and its folder below `/run` is checked all the
     // same, where it is there.
     let names: Vec<&str> = seen.filesystems.iter().flat_map(|one| &one.folders).map(String::as_str).collect();
     assert_eq!(Path::new("/run/containerd").exists(), names.contains(&"/run/containerd"), "{seen:?}");
@@ -173,19 +173,19 @@ fn a_kubelets_folder_is_where_its_flag_says() {
     }
     let daemon = Daemon { owner: Owner::Kubelet, pid, start_ticks: handle().stat().unwrap().start_ticks };
     let mut eye = eye(Path::new(proc::PROC));
-    let mut look = || eye.look(&Who { daemons: vec![daemon.clone()], ..Who::default() });
-    let seen = look();
+    let mut check = || eye.check(&Who { daemons: vec![daemon.clone()], ..Who::default() });
+    let seen = check();
     assert!(seen.filesystems.is_empty() && seen.unseen.unwrap().contains("usual place"), "it is not there yet");
     assert_eq!(seen.credential, Credential::Other, "a kubelet without a cluster");
     fs::create_dir(&root_dir).unwrap();
-    let seen = look();
+    let seen = check();
     assert_eq!((seen.filesystems[0].folders.as_slice(), seen.unseen), (&[root_dir.display().to_string()][..], None));
 }
 
 #[test]
 fn a_daemon_that_has_ended_says_nothing() {
     let daemon = Daemon { start_ticks: 1, ..this_process(Owner::Kubelet) };
-    let seen = eye(Path::new(proc::PROC)).look(&Who { daemons: vec![daemon], ..Who::default() });
+    let seen = eye(Path::new(proc::PROC)).check(&Who { daemons: vec![daemon], ..Who::default() });
     assert!(seen.filesystems.is_empty() && seen.unseen.is_some());
     assert!(matches!(seen.credential, Credential::Unknown(_)));
 }

@@ -50,7 +50,7 @@ fn made_up(loadavg: &str, pid_max: &str, threads_max: &str, file_nr: &str) -> te
 }
 
 fn of_node(folder: &Path) -> (Result<Usage, String>, Result<Usage, String>) {
-    let seen = Host::new(folder).look(&Who::default()).unwrap();
+    let seen = Host::new(folder).check(&Who::default()).unwrap();
     (seen.pids[0].usage.clone(), seen.files[0].usage.clone())
 }
 
@@ -83,12 +83,12 @@ fn the_real_numbers_of_this_machine_are_read() {
     assert!(files.used > 10 && files.used < files.limit, "{files:?}");
 }
 
-/// Looks at one process until it has come so far.
+/// Checks one process until it has come so far.
 fn until(daemon: &Daemon, done: impl Fn(&HostSeen) -> bool) -> HostSeen {
     let who = Who { daemons: vec![daemon.clone()], ..Who::default() };
     let (mut host, began) = (Host::new(Path::new(proc::PROC)), Instant::now());
     loop {
-        let seen = host.look(&who).unwrap();
+        let seen = host.check(&who).unwrap();
         if done(&seen) {
             return seen;
         }
@@ -126,7 +126,7 @@ fn a_daemon_that_has_ended_is_not_seen_and_no_other_in_its_place() {
     let sleep = Running::start(Command::new("sleep").arg("60"));
     let other = Daemon { start_ticks: 1, ..sleep.daemon() };
     let who = Who { daemons: vec![other], ..Who::default() };
-    let seen = Host::new(Path::new(proc::PROC)).look(&who).unwrap();
+    let seen = Host::new(Path::new(proc::PROC)).check(&who).unwrap();
     assert!(seen.unseen.as_ref().is_some_and(|why| why.contains("test cannot be checked")), "{seen:?}");
     assert!(seen.daemons.is_empty() && seen.files.len() == 1);
 }
@@ -272,7 +272,7 @@ fn the_frozen_group_of_another_pod_is_found_from_inside_a_control_group_namespac
 /// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can
 /// make and take back.
 #[test]
-fn a_thread_that_does_not_run_waits_for_longer_at_each_look() {
+fn a_thread_that_does_not_run_waits_for_longer_at_each_check() {
     let Some(mut group) = Group::new("/sys/fs/cgroup/freezer", "wait") else {
         return eprintln!("SKIP: no freezer of version 1 to make a group in");
     };

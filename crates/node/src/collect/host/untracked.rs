@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_group_of_pods_there_is_nothing_to_look_at() {
+    fn without_a_group_of_pods_there_is_nothing_to_check() {
         assert_eq!(Tree::new().find(&[]), []);
     }
 

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::metrics::{Memory, Parser, Sample};
 use super::pin;
 use super::server::Door;
+use crate::deadline::within;
 use crate::http::driven;
-use crate::patience::within;
 use nrh_core::observation::{PortSeen, RelistsSeen};
 use nrh_core::text::bounded;
 
@@ -44,7 +44,7 @@ pub struct Port {
 
 impl Port {
     /// One reading. Ends within twice [`DEADLINE`].
-    pub async fn look(&mut self, door: &Door) -> PortSeen {
+    pub async fn check(&mut self, door: &Door) -> PortSeen {
         let sync_loop = bounded_by(sync_loop(door)).await;
         let relists = self.relists(door).await;
         PortSeen { sync_loop, relists }

@@ -89,7 +89,7 @@ impl Proc {
 #[test]
 fn a_stopped_shim_is_seen_with_what_it_waits_in() {
     let root = Proc::new().with(&Entry { state: 'T', ..SHIM });
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(table.round, 1);
     let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
     assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (50, 'T', Some("do_signal_stop")));
@@ -102,7 +102,7 @@ fn children_that_are_zombies_do_not_live() {
     let child =
         |pid, state| Entry { pid, parent: 50, state, command: b"pause", exe: "/pause", args: "/pause", pids: "9 1" };
     let root = Proc::new().with(&SHIM).with(&child(60, 'Z')).with(&child(61, 'S'));
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(table.processes[0].part, Part::Shim { id: "abc".to_owned(), living_children: 1 });
 }
 
@@ -113,25 +113,25 @@ fn shims_of_other_namespaces_and_of_nested_nodes_are_not_ours() {
         .with(&Entry { pid: 51, args: &moby, pids: "51", ..SHIM })
         .with(&Entry { pid: 52, pids: "52 7", ..SHIM })
         .with(&Entry { pid: 53, pids: "53", exe: "/bin/sh", ..SHIM });
-    assert_eq!(root.eye().look(false).unwrap().processes, []);
+    assert_eq!(root.eye().check(false).unwrap().processes, []);
     // Where Docker is the runtime it is the other way round, and one eye may learn that late.
     let root = root.with(&SHIM);
     let mut eye = root.eye();
     for (with_docker, expected) in [(false, 50), (true, 51), (false, 50)] {
-        let table = eye.look(with_docker).unwrap();
+        let table = eye.check(with_docker).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [expected]);
     }
 }
 
 /// Kubelets up to 1.23 call the plugins themselves where Docker is the runtime.
 #[test]
-fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_looked_into() {
+fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_examined() {
     let kubelet = Entry { pid: 40, pids: "40", command: b"kubelet", exe: "/usr/bin/kubelet", args: "kubelet", ..SHIM };
     let plugin = Entry { command: b"ptp", exe: "/opt/cni/bin/ptp", args: "ptp", parent: 40, ..SHIM };
     let mount = Entry { pid: 60, pids: "60", command: b"mount.nfs", exe: "/sbin/mount.nfs", state: 'D', ..plugin };
     let root = Proc::new().with(&kubelet).with(&plugin).with(&mount);
     fs::write(root.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
-    let table = root.eye().look(true).unwrap();
+    let table = root.eye().check(true).unwrap();
     let is_plugin = |pid: i32| {
         table.processes.iter().any(|seen| seen.pid == pid && matches!(seen.part, Part::NetworkPlugin { .. }))
     };
@@ -143,7 +143,7 @@ fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_looked_i
 fn hostile_names_forge_nothing() {
     for command in [&b"a) R 1 (b"[..], b") T 1", b"a b\nc", b"\xff\xfe(", b""] {
         let root = Proc::new().with(&SHIM).with(&Entry { pid: 70, command, pids: "70", exe: "/bin/sleep", ..SHIM });
-        let table = root.eye().look(false).unwrap();
+        let table = root.eye().check(false).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [50], "{command:?}");
     }
 }
@@ -152,14 +152,14 @@ fn hostile_names_forge_nothing() {
 fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
     let root = Proc::new().with(&SHIM);
     let mut eye = root.eye();
-    assert_eq!(eye.look(false).unwrap().processes.len(), 1);
+    assert_eq!(eye.check(false).unwrap().processes.len(), 1);
     // In state D nothing behind the memory lock may be read: reading these would fail the test by name.
     let root = root.with(&Entry { state: 'D', args: "must not be read", ..SHIM });
-    let seen = eye.look(false).unwrap().processes;
+    let seen = eye.check(false).unwrap().processes;
     assert_eq!((seen.len(), seen[0].state), (1, 'D'));
     assert_eq!(seen[0].part, Part::Shim { id: "abc".to_owned(), living_children: 0 });
     // An eye that never saw it before cannot say what it is, and neither guesses nor leaves it out.
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(table.processes, []);
     let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.state, one.may_be)).collect();
     assert_eq!(candidates, [(50, 'D', MayBe::Shim)]);
@@ -180,23 +180,23 @@ fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
                 if id == "s1" && uid == "u1")
         })
     };
-    assert!(is_seen(eye.look(false).unwrap()));
+    assert!(is_seen(eye.check(false).unwrap()));
     let left = called.with(&plugin);
     fs::write(left.0.path().join("50/environ"), call).unwrap();
-    assert!(is_seen(eye.look(false).unwrap()) && is_seen(left.eye().look(false).unwrap()));
+    assert!(is_seen(eye.check(false).unwrap()) && is_seen(left.eye().check(false).unwrap()));
     // Without the whole of a call it may be anything, and memory says no more than a new proof.
     fs::write(left.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
-    assert_eq!(left.eye().look(false).unwrap().processes.len(), 1);
-    assert!(is_seen(eye.look(false).unwrap()), "its environment does not change while it lives");
+    assert_eq!(left.eye().check(false).unwrap().processes.len(), 1);
+    assert!(is_seen(eye.check(false).unwrap()), "its environment does not change while it lives");
 }
 
 #[test]
 fn a_pid_that_has_become_another_process_is_proven_anew() {
     let root = Proc::new().with(&SHIM);
     let mut eye = root.eye();
-    assert_eq!(eye.look(false).unwrap().processes.len(), 1);
+    assert_eq!(eye.check(false).unwrap().processes.len(), 1);
     let root = root.with(&Entry { command: b"sleep", exe: "/bin/sleep", args: "sleep 5", ..SHIM });
-    assert_eq!(eye.look(false).unwrap().processes, []);
+    assert_eq!(eye.check(false).unwrap().processes, []);
     drop(root);
 }
 
@@ -204,9 +204,9 @@ fn a_pid_that_has_become_another_process_is_proven_anew() {
 fn a_table_that_cannot_be_read_is_an_error_and_never_an_empty_one() {
     let root = Proc::new().with(&SHIM);
     fs::write(root.0.path().join("50/stat"), "50 (containerd-shim").unwrap();
-    assert!(root.eye().look(false).is_err());
+    assert!(root.eye().check(false).is_err());
     fs::remove_file(root.0.path().join("uptime")).unwrap();
-    assert!(root.eye().look(false).is_err());
+    assert!(root.eye().check(false).is_err());
 }
 
 /// A process that ends with the test.
@@ -267,7 +267,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     let prover = || Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]);
     let mut eye = Processes::with(prover());
     let plugins_seen = |eye: &mut Processes| -> Vec<ProcessSeen> {
-        let processes = eye.look(false).unwrap().processes;
+        let processes = eye.check(false).unwrap().processes;
         processes.into_iter().filter(|seen| matches!(seen.part, Part::NetworkPlugin { .. })).collect()
     };
     // The others come once the first has its lock.
@@ -332,22 +332,22 @@ fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
     fill(&mut text, 5 << 20);
     text += "8: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n8: -> FLOCK  ADVISORY  WRITE 4712 08:01:5 0 EOF\n";
     fs::write(root.0.path().join("locks"), &text).unwrap();
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(lock_facts(&table), (&["/var/lib/cni/lock".to_owned()][..], false, 1));
     assert_eq!(table.left_out.locks, None);
 
     text.clear();
     fill(&mut text, 17 << 20);
     fs::write(root.0.path().join("locks"), &text).unwrap();
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(lock_facts(&table), (&[][..], false, 0));
     assert!(table.left_out.locks.unwrap().contains("known in part"));
     // Neither its wait channel nor the table says what it waits for: it is not blamed.
     fs::write(root.0.path().join("50/wchan"), "0").unwrap();
-    assert_eq!(lock_facts(&root.eye().look(false).unwrap()), (&[][..], true, 0));
+    assert_eq!(lock_facts(&root.eye().check(false).unwrap()), (&[][..], true, 0));
 
     fs::remove_file(root.0.path().join("locks")).unwrap();
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(table.processes.len(), 2);
     assert!(table.left_out.locks.unwrap().contains("cannot be read"));
 }
@@ -374,18 +374,18 @@ fn waiting(root: Proc, pid: i32, switches: u64) -> Proc {
 fn a_shim_that_waits_and_does_not_run_is_told_by_the_time_it_was_seen_so() {
     let root = Proc::new().with(&SHIM);
     let mut eye = root.eye();
-    assert_eq!(eye.look(false).unwrap().processes[0].waited, None);
+    assert_eq!(eye.check(false).unwrap().processes[0].waited, None);
     let root = waiting(root.with(&Entry { state: 'D', ..SHIM }), 50, 7);
     let mut at = |uptime: &str| {
         fs::write(root.0.path().join("uptime"), format!("{uptime} 1.0\n")).unwrap();
-        eye.look(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
+        eye.check(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
     };
     assert_eq!([at("1000.00"), at("1015.00"), at("1075.00")], [Some(0), Some(15), Some(75)]);
     let root = waiting(root, 50, 8);
     fs::write(root.0.path().join("uptime"), "1090.00 1.0\n").unwrap();
-    assert_eq!(eye.look(false).unwrap().processes[0].waited, Some(Duration::ZERO), "it has run");
+    assert_eq!(eye.check(false).unwrap().processes[0].waited, Some(Duration::ZERO), "it has run");
     // A probe that has just begun knows no more than that it waits now; nor what it is.
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!((table.unproven[0].waited, table.unproven[0].start_ticks), (Some(Duration::ZERO), 90_000));
 }
 
@@ -417,9 +417,9 @@ fn the_first_process_of_a_container_is_known_by_its_shim() {
         .with(&init(63, 50, b"sleep"))
         .with(&init(64, 1, b"runc:[2:INIT]"));
     let found: Vec<(i32, String)> =
-        root.eye().look(false).unwrap().inits.into_iter().map(|init| (init.pid, init.sandbox_id)).collect();
+        root.eye().check(false).unwrap().inits.into_iter().map(|init| (init.pid, init.sandbox_id)).collect();
     assert_eq!(found, [(61, "abc".to_owned()), (62, "abc".to_owned())]);
     // Younger than ten seconds.
     fs::write(root.0.path().join("uptime"), "909.00 1.0\n").unwrap();
-    assert_eq!(root.eye().look(false).unwrap().inits, []);
+    assert_eq!(root.eye().check(false).unwrap().inits, []);
 }

@@ -149,7 +149,7 @@ fn dockers_own_word_is_asked_for_alone_whatever_the_shims_answer() {
     let now = Instant::now();
     assert_eq!(table.list_due(now, None), Some(now));
     assert!(!table.answered(&table.entries.keys().cloned().collect(), now, now));
-    assert!(table.looks(now).is_empty(), "Docker has said nothing yet");
+    assert!(table.readings(now).is_empty(), "Docker has said nothing yet");
     assert!(!table.answered(&["another".to_owned()].into(), now, now), "of another containerd");
     assert!(!table.is_suspect("c000", &table.entries["c000"]));
     assert!(table.answered(&["s000".to_owned()].into(), now, now));
@@ -195,7 +195,7 @@ fn a_suspect_is_asked_at_once_and_then_every_eight_seconds() {
 }
 
 #[test]
-fn a_silent_task_is_asked_in_time_for_each_look_that_counts() {
+fn a_silent_task_is_asked_in_time_for_each_check_that_counts() {
     let mut table = table(10);
     let start = Instant::now();
     let answered = (1..10).map(|number| format!("c{number:03}")).collect();
@@ -215,20 +215,20 @@ fn a_silent_task_is_asked_in_time_for_each_look_that_counts() {
         table.ended(&id, sent, Ok(TaskAnswer::NoAnswer), now);
         ends.push(now.saturating_duration_since(start).as_secs());
     }
-    // Silent for certain since 2 s before the first question: looks count at -2, 18.5, 39 and 59.5 s.
+    // Silent for certain since 2 s before the first question: checks count at -2, 18.5, 39 and 59.5 s.
     assert_eq!(ends, [2, 12, 18, 28, 39, 49, 59]);
-    let Some(Reading::Done { took, .. }) = table.looks(now).remove("c000") else { panic!() };
+    let Some(Reading::Done { took, .. }) = table.readings(now).remove("c000") else { panic!() };
     assert_eq!(took, SHIM_WAIT);
 }
 
 #[test]
-fn the_question_for_all_delays_no_look_that_counts() {
+fn the_question_for_all_delays_no_check_that_counts() {
     for count in [2, 10, 50, 77, 100, 130, 170, 250] {
         let mut table = table(count);
         let start = Instant::now();
         let answered: BTreeSet<String> = (1..count).map(|number| format!("c{number:03}")).collect();
         let (mut now, mut list, mut question) = (start, None::<Instant>, None::<Instant>);
-        // Silent for certain since the first question for all, which is when the first look counts.
+        // Silent for certain since the first question for all, which is when the first check counts.
         let mut counted = vec![start];
         while counted.len() < 3 {
             let list_due = table.list_due(now, None).filter(|_| list.is_none());
@@ -297,7 +297,7 @@ fn a_task_that_did_not_answer_suspects_itself_until_it_does() {
 }
 
 #[test]
-fn a_manual_to_look_now_brings_suspects_forward() {
+fn a_manual_to_check_now_brings_suspects_forward() {
     let mut table = table(1);
     let start = Instant::now();
     play(&mut table, start, secs(200), TaskAnswer::Answered);
@@ -312,7 +312,7 @@ fn a_manual_to_look_now_brings_suspects_forward() {
 }
 
 #[test]
-fn a_manual_to_look_now_has_every_task_asked_within_seconds_and_once() {
+fn a_manual_to_check_now_has_every_task_asked_within_seconds_and_once() {
     let mut table = table(250);
     let start = Instant::now();
     play(&mut table, start, secs(120), TaskAnswer::Answered);
@@ -360,17 +360,17 @@ fn silence_counts_against_a_task_only_while_others_are_answered() {
     table.ended("c001", start, Ok(TaskAnswer::Answered), start + secs(1));
     assert_eq!(table.control_due(start + secs(3)), None);
     let late = wait(&mut table, start + secs(4));
-    assert!(matches!(table.looks(late)["c000"], Reading::Failed { .. }));
+    assert!(matches!(table.readings(late)["c000"], Reading::Failed { .. }));
     assert_eq!(table.control_due(late), Some(late));
     table.control = Some(late);
     assert_eq!(table.control_due(late), Some(late + CONTROL));
-    // An error is no answer, a deaf neighbour's is one: containerd itself said it.
+    // An error is no answer, an unresponsive neighbour's is one: containerd itself said it.
     table.sent("c001", late);
     table.ended("c001", late, Err(Failure::Failed("cut".to_owned())), late);
-    assert!(matches!(table.looks(late)["c000"], Reading::Failed { .. }));
+    assert!(matches!(table.readings(late)["c000"], Reading::Failed { .. }));
     table.sent("c002", late);
     table.ended("c002", late, Ok(TaskAnswer::NoAnswer), late + secs(2));
-    assert_eq!(table.looks(late + secs(2))["c000"], Reading::Hung { out: secs(6) });
+    assert_eq!(table.readings(late + secs(2))["c000"], Reading::Hung { out: secs(6) });
     assert_eq!(table.control_due(late + secs(2)), None);
 }
 
@@ -388,10 +388,10 @@ fn a_collector_that_could_not_run_takes_no_silence_from_it() {
     );
     // What was answered meanwhile is read now, one after the other.
     table.ended("c001", start, Ok(TaskAnswer::Answered), thawed);
-    assert_eq!(table.looks(thawed)["c000"], Reading::Never);
+    assert_eq!(table.readings(thawed)["c000"], Reading::Never);
     assert_eq!(table.control_due(thawed), None);
     let due = wait(&mut table, thawed + Duration::from_millis(3_600));
-    assert!(matches!(table.looks(due)["c000"], Reading::Failed { .. }), "that answer came before this deadline");
+    assert!(matches!(table.readings(due)["c000"], Reading::Failed { .. }), "that answer came before this deadline");
     assert_eq!(table.control_due(due), Some(due));
 }
 
@@ -417,16 +417,16 @@ fn what_is_no_longer_listed_is_forgotten() {
     let mut table = table(3);
     let start = Instant::now();
     play(&mut table, start, secs(500), TaskAnswer::Answered);
-    assert_eq!(table.looks(start).len(), 3);
+    assert_eq!(table.readings(start).len(), 3);
     let mut fewer = round(2);
     fewer.containers[1].state = ContainerState::Exited;
     table.aim(&fewer);
-    // c001 has ended: its ready sandbox is asked for instead, and has no look yet.
-    let looks = table.looks(start);
-    assert_eq!(looks.keys().collect::<Vec<_>>(), ["c000"]);
+    // c001 has ended: its ready sandbox is asked for instead, and has no check yet.
+    let readings = table.readings(start);
+    assert_eq!(readings.keys().collect::<Vec<_>>(), ["c000"]);
     assert!(table.entries.contains_key("s001"));
     table.serve(RuntimeKind::Other);
-    assert!(table.looks(start).is_empty());
+    assert!(table.readings(start).is_empty());
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
     assert!(asked.iter().any(|(_, id)| id == "left"), "{asked:?}");
     table.lonely(BTreeSet::new());
     assert!(table.aim(&round(1)));
-    assert!(!table.looks(Instant::now()).contains_key("left"));
+    assert!(!table.readings(Instant::now()).contains_key("left"));
 }
 
 #[test]

@@ -49,7 +49,7 @@ async fn a_crio_that_answers_for_no_container_accuses_none() {
     fake.say("ContainerStatus", Say::Never);
     let collectors = start_crio(&fake);
     let failed = |seen: &Observations| {
-        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. }))
+        seen.tasks.len() == 2 && seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. }))
     };
     until(&collectors, "no verdict", failed).await;
     tokio::time::sleep(ms(600)).await;
@@ -57,7 +57,7 @@ async fn a_crio_that_answers_for_no_container_accuses_none() {
     let (id, not_found) = nobody();
     fake.say(&id, not_found);
     until(&collectors, "its word on nobody", |seen| {
-        seen.tasks.values().all(|look| matches!(look, Reading::Hung { .. }))
+        seen.tasks.values().all(|reading| matches!(reading, Reading::Hung { .. }))
     })
     .await;
 }

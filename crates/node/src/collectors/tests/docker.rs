@@ -88,7 +88,7 @@ async fn a_docker_that_answers_for_no_container_accuses_none() {
     docker.say(&nobody, Said::Never);
     let collectors = alone(&docker, NamedBy::Kubelet);
     let failed = |seen: &Observations| {
-        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. }))
+        seen.tasks.len() == 2 && seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. }))
     };
     until(&collectors, "no verdict", failed).await;
     tokio::time::sleep(ms(600)).await;
@@ -96,7 +96,7 @@ async fn a_docker_that_answers_for_no_container_accuses_none() {
     // Once it answers anything, what is still out is out because of its own lock.
     docker.say(&nobody, Said::Error(404, format!("No such container: {}", "0".repeat(64))));
     until(&collectors, "the control question", |seen| {
-        seen.tasks.values().all(|look| matches!(look, Reading::Hung { .. }))
+        seen.tasks.values().all(|reading| matches!(reading, Reading::Hung { .. }))
     })
     .await;
 }
@@ -116,8 +116,9 @@ async fn what_docker_remembers_is_held_against_the_process_table() {
     docker.say(&format!("Inspect:{gone}"), Said::Error(404, format!("No such container: {gone}")));
     docker.say(&format!("Inspect:{broken}"), Said::Error(500, "?".to_owned()));
     let collectors = alone(&docker, NamedBy::Kubelet);
-    let asked =
-        |seen: &Observations| seen.tasks.len() == 5 && !seen.tasks.values().any(|look| matches!(look, Reading::Never));
+    let asked = |seen: &Observations| {
+        seen.tasks.len() == 5 && !seen.tasks.values().any(|reading| matches!(reading, Reading::Never))
+    };
     let seen = until(&collectors, "all answers", asked).await;
     assert_eq!(said(&seen, &sandbox), Some(TaskAnswer::DaemonAnswered));
     assert_eq!(said(&seen, &lost), Some(TaskAnswer::ProcessGone));
@@ -235,9 +236,10 @@ async fn without_dockers_socket_its_containers_are_not_known_to_be_well() {
     cri.name("docker");
     let sockets = Flags { runtime: Some(cri.socket()), docker: Some(missing) };
     let collectors = Collectors::start(CollectorSettings { sockets, paces: quick(), ..CollectorSettings::default() });
-    let seen =
-        until(&collectors, "a question", |seen| seen.tasks.get(&id('a')).is_some_and(|look| *look != Reading::Never))
-            .await;
+    let seen = until(&collectors, "a question", |seen| {
+        seen.tasks.get(&id('a')).is_some_and(|reading| *reading != Reading::Never)
+    })
+    .await;
     assert!(matches!(seen.tasks[&id('a')], Reading::Failed { .. }), "{:?}", seen.tasks);
     assert_eq!(seen.lists.value().unwrap().removals, None);
 }

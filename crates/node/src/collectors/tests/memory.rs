@@ -125,7 +125,7 @@ fn proc() -> tempfile::TempDir {
     processes(proc.path(), "containerd", 1, "/system.slice/containerd.service", 100..101);
     processes(proc.path(), "containerd-shim", 1, "/system.slice/containerd.service", 101..102);
     processes(proc.path(), "some-own-daemon", 1, "/system.slice/x.service", 1000..1000 + OWN);
-    // Below a shim: each of them may be an OCI runtime until it is looked at.
+    // Below a shim: each of them may be an OCI runtime until it is checked.
     let group = format!("/kubepods/besteffort/pod1/{}", "c".repeat(64));
     processes(proc.path(), "process-of-a-pod", 101, &group, 100_000..100_000 + OF_CONTAINERS);
     proc
@@ -137,8 +137,8 @@ fn memory(name: &str) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-fn state<T>(look: &Reading<T>) -> String {
-    match look {
+fn state<T>(reading: &Reading<T>) -> String {
+    match reading {
         Reading::Never => "nothing".to_owned(),
         Reading::Done { took, .. } => format!("a look of {took:?}"),
         Reading::Hung { out } => format!("one that is out for {out:?}"),
@@ -147,12 +147,12 @@ fn state<T>(look: &Reading<T>) -> String {
     }
 }
 
-/// Looks and judges as a probe does, until all has been looked at so often.
-async fn looks(settings: CollectorSettings, rounds: u64) {
+/// Collects and judges as a probe does, until all has been checked so often.
+async fn rounds_of_checks(settings: CollectorSettings, rounds: u64) {
     let bound = |pace: Pace| Pace { deadline: ms(60_000), bound: ms(120_000), ..pace };
     let paces = Paces { lists: bound(quick().lists), processes: bound(quick().processes), ..quick() };
     let collectors = Collectors::start(CollectorSettings { paces, ..settings });
-    let looked = async {
+    let checked = async {
         loop {
             let seen = now(&collectors);
             diagnose(&seen, Known::default(), &Thresholds::default());
@@ -163,7 +163,7 @@ async fn looks(settings: CollectorSettings, rounds: u64) {
             tokio::time::sleep(ms(50)).await;
         }
     };
-    let Ok(seen) = tokio::time::timeout(Duration::from_mins(5), looked).await else {
+    let Ok(seen) = tokio::time::timeout(Duration::from_mins(5), checked).await else {
         let Observations { lists, processes, .. } = now(&collectors);
         panic!("after five minutes: {} of lists, {} of processes", state(&lists), state(&processes));
     };
@@ -187,11 +187,11 @@ async fn measured() {
     fs::write(small.path().join("uptime"), "1000.00 1.0\n").unwrap();
     fs::write(small.path().join("locks"), "").unwrap();
     // What is used of the program itself, and what a probe uses at rest, is there before.
-    looks(at(&path("NRH_TEST_SMALL"), small.path(), false), 3).await;
+    rounds_of_checks(at(&path("NRH_TEST_SMALL"), small.path(), false), 3).await;
     let before = memory("VmRSS:");
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let is_docker = std::env::var("NRH_TEST_KIND").unwrap() == "docker";
-    looks(at(&path("NRH_TEST_LARGEST"), &path("NRH_TEST_PROC"), is_docker), 2).await;
+    rounds_of_checks(at(&path("NRH_TEST_LARGEST"), &path("NRH_TEST_PROC"), is_docker), 2).await;
     println!("peak: {} KiB", memory("VmHWM:").saturating_sub(before) >> 10);
 }
 

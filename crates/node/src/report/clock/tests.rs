@@ -97,7 +97,7 @@ async fn told(status: u16, headers: &[(&str, &str)]) -> Option<ClockSeen> {
 }
 
 #[tokio::test]
-async fn answers_are_looked_at_and_only_those_that_are_the_servers_own() {
+async fn answers_are_checked_and_only_those_that_are_the_servers_own() {
     let seen = told(200, &[("Date", DATE)]).await.unwrap();
     assert!(seen.ahead > Duration::from_hours(24 * 365 * 30) && seen.behind.is_zero());
     let seen = told(201, &[("Date", "Fri, 31 Dec 9998 08:49:37 GMT")]).await.unwrap();

@@ -82,7 +82,7 @@ async fn a_watch_that_breaks_is_followed_by_a_read_and_the_next_watch() {
         assert!(after <= SOON, "{after:?}");
         seconds(20).await;
     }
-    assert!(bench.delivered.borrow().deaf.is_none());
+    assert!(bench.delivered.borrow().watch_failing.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,8 +94,8 @@ async fn a_watch_that_breaks_again_and_again_is_tried_ever_more_slowly() {
     }
     let tries = bench.api.times(Kind::Watch).len();
     assert!((20..=40).contains(&tries), "{tries} watches in ten minutes");
-    let deaf = bench.delivered.borrow().deaf.clone();
-    assert!(deaf.is_some_and(|(_, error)| error.contains("connection reset")), "it is said why");
+    let watch_failing = bench.delivered.borrow().watch_failing.clone();
+    assert!(watch_failing.is_some_and(|(_, error)| error.contains("connection reset")), "it is said why");
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,10 +107,10 @@ async fn a_watch_that_falls_silent_has_an_end_soon_after_the_bookmarks_where_the
         bench.api.hang();
         let after = hears(&mut bench, 1).await;
         assert!(after <= most, "bookmarks: {bookmarks}: {after:?}");
-        let deaf = bench.delivered.borrow().deaf.clone();
-        assert!(deaf.is_some_and(|(_, error)| error.contains("said nothing on the watch")), "it is said why");
+        let watch_failing = bench.delivered.borrow().watch_failing.clone();
+        assert!(watch_failing.is_some_and(|(_, error)| error.contains("said nothing on the watch")), "it is said why");
         seconds(15).await;
-        assert!(bench.delivered.borrow().deaf.is_none());
+        assert!(bench.delivered.borrow().watch_failing.is_none());
         assert!(hears(&mut bench, 2).await <= SOON);
     }
 }
@@ -168,14 +168,14 @@ async fn where_watches_are_refused_reads_go_on_and_it_is_said_why() {
         assert!((14..=40).contains(&reads), "{mood:?}: {reads} reads in ten minutes");
         let after = hears(&mut bench, 1).await;
         assert!(after <= Duration::from_secs(41), "{mood:?}: {after:?}");
-        let deaf = bench.delivered.borrow().deaf.clone();
+        let watch_failing = bench.delivered.borrow().watch_failing.clone();
         let why = if mood == Mood::Silent { "no answer within 10 s" } else { "refused: scripted (403)" };
-        assert!(deaf.is_some_and(|(_, error)| error.contains(why)), "{mood:?}");
+        assert!(watch_failing.is_some_and(|(_, error)| error.contains(why)), "{mood:?}");
         assert!(bench.command.borrow().is_known);
 
         bench.api.server().watches = None;
         seconds(60).await;
-        assert!(bench.delivered.borrow().deaf.is_none());
+        assert!(bench.delivered.borrow().watch_failing.is_none());
         assert!(hears(&mut bench, 2).await <= SOON);
     }
 }
@@ -198,7 +198,7 @@ async fn that_nobody_answers_says_nothing_of_an_order_and_holds_up_no_report() {
     bench.say(Vec::new());
     seconds(50).await;
     assert_eq!(bench.command.borrow().order, Some(order()));
-    assert!(bench.delivered.borrow().deaf.is_none() && bench.delivered.borrow().failing.is_some());
+    assert!(bench.delivered.borrow().watch_failing.is_none() && bench.delivered.borrow().failing.is_some());
 
     (bench.api.server().reads, bench.api.server().watches) = (None, None);
     bench.api.cut();

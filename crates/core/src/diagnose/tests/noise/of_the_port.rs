@@ -15,7 +15,7 @@ fn untold(node: &mut Node, why: &str) {
     node.port = done(PortSeen { sync_loop: Err(why.into()), relists: Err(why.into()) });
 }
 
-/// While anything is wrong a look at the port is made once a minute, and judged more often.
+/// While anything is wrong a check of the port is made once a minute, and judged more often.
 fn a_minute_ago(node: &mut Node, t: u64) {
     if let Reading::Done { age, .. } = &mut node.port {
         *age = Duration::from_secs(t % 60);
@@ -34,7 +34,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
             }
             a_minute_ago(node, t);
         }),
-        // The last look was made before the runtime came back, and is judged after.
+        // The last check was made before the runtime came back, and is judged after.
         timeline(
             "the runtime is away for ten minutes, and the sync loop waits for it",
             1200,
@@ -71,14 +71,14 @@ pub(super) fn timelines() -> Vec<Timeline> {
             }
             a_minute_ago(node, t);
         }),
-        // While all is well a look comes every ten minutes only, and what stands still between two of them is passed.
+        // While all is well a check comes every ten minutes only, and what stands still between two of them is passed.
         timeline("a calm kubelet is asked every ten minutes", 3600, &[], |node, t| {
             if let Reading::Done { age, .. } = &mut node.port {
                 *age = Duration::from_secs(t % 720);
             }
         }),
         timeline("the wall clock jumps by a day", 600, &[], |node, t| {
-            // The moment of the last list has moved, whereto is not looked at.
+            // The moment of the last list has moved, whereto does not matter.
             a_minute_ago(node, t);
         }),
         timeline("the API server is away, and the kubelet knows nobody any more", 1800, &[], |node, t| {

@@ -39,9 +39,9 @@ fn root(files: &[(&str, &str)]) -> (tempfile::TempDir, OwnedFd) {
     (folder, open)
 }
 
-fn looked(root: &OwnedFd, args: &[&str]) -> Credential {
+fn checked(root: &OwnedFd, args: &[&str]) -> Credential {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-    look(root, &args, UNIX_EPOCH + Duration::from_secs(NOW))
+    check(root, &args, UNIX_EPOCH + Duration::from_secs(NOW))
 }
 
 const ARGS: [&str; 2] = ["/usr/bin/kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf"];
@@ -61,7 +61,7 @@ fn the_certificate_that_the_kubeconfig_names_counts() {
         // October, November and December are 92 days; one second of them is left.
         left: Duration::from_secs((365 - 92) * DAY + 1),
     };
-    assert_eq!(looked(&open, &ARGS), expected);
+    assert_eq!(checked(&open, &ARGS), expected);
 }
 
 #[test]
@@ -69,10 +69,10 @@ fn a_certificate_in_the_kubeconfig_itself_is_read_and_one_that_has_expired_has_n
     let data = serde_json::to_string(&ByteString(pem(2025).into_bytes())).unwrap();
     let config = kubeconfig(&format!("{{client-certificate-data: {data}}}"));
     let (_folder, open) = root(&[("etc/kubernetes/kubelet.conf", &config)]);
-    let Credential::Certificate { place, left, .. } = looked(&open, &ARGS) else { panic!("no certificate") };
+    let Credential::Certificate { place, left, .. } = checked(&open, &ARGS) else { panic!("no certificate") };
     assert_eq!((place.as_str(), left.as_secs() / DAY), ("/etc/kubernetes/kubelet.conf", 273));
     let args: Vec<String> = ARGS.iter().map(|arg| (*arg).to_owned()).collect();
-    let later = look(&open, &args, UNIX_EPOCH + Duration::from_secs(NOW + 400 * DAY));
+    let later = check(&open, &args, UNIX_EPOCH + Duration::from_secs(NOW + 400 * DAY));
     assert!(matches!(later, Credential::Certificate { left: Duration::ZERO, .. }), "{later:?}");
 }
 
@@ -81,7 +81,7 @@ fn one_that_was_only_to_begin_with_does_not_count_beside_the_one_that_was_got_si
     let data = serde_json::to_string(&ByteString(pem(2024).into_bytes())).unwrap();
     let config = kubeconfig(&format!("{{client-certificate-data: {data}}}"));
     let conf = ("etc/kubernetes/kubelet.conf", config.as_str());
-    let place = |root: &OwnedFd, args: &[&str]| match looked(root, args) {
+    let place = |root: &OwnedFd, args: &[&str]| match checked(root, args) {
         Credential::Certificate { place, .. } => place,
         other => panic!("{other:?}"),
     };
@@ -92,14 +92,14 @@ fn one_that_was_only_to_begin_with_does_not_count_beside_the_one_that_was_got_si
     assert_eq!(place(&open, &ARGS), "/etc/kubernetes/kubelet.conf");
     assert_eq!(place(&open, &[ARGS[0], ARGS[1], "--cert-dir=/certs"]), "/certs/kubelet-client-current.pem");
     let (_folder, open) = root(&[conf, ("var/lib/kubelet/pki/kubelet-client-current.pem", "cut off")]);
-    assert!(matches!(looked(&open, &ARGS), Credential::Unknown(_)));
+    assert!(matches!(checked(&open, &ARGS), Credential::Unknown(_)));
 }
 
 #[test]
 fn years_after_2049_are_written_in_another_form() {
     let config = kubeconfig("{client-certificate: c.pem}");
     let (_folder, open) = root(&[("etc/kubernetes/kubelet.conf", &config), ("etc/kubernetes/c.pem", &pem(2124))]);
-    let Credential::Certificate { place, lifetime, .. } = looked(&open, &ARGS) else { panic!("no certificate") };
+    let Credential::Certificate { place, lifetime, .. } = checked(&open, &ARGS) else { panic!("no certificate") };
     assert_eq!((place.as_str(), lifetime.as_secs() / DAY), ("/etc/kubernetes/c.pem", 36_524));
 }
 
@@ -107,10 +107,10 @@ fn years_after_2049_are_written_in_another_form() {
 fn what_is_no_certificate_has_no_end() {
     for user in ["{token: secret}", "{exec: {command: aws}}", "{tokenFile: /x}", "{}"] {
         let (_folder, open) = root(&[("etc/kubernetes/kubelet.conf", &kubeconfig(user))]);
-        assert_eq!(looked(&open, &ARGS), Credential::Other, "{user}");
+        assert_eq!(checked(&open, &ARGS), Credential::Other, "{user}");
     }
     let (_folder, open) = root(&[]);
-    assert_eq!(looked(&open, &["kubelet", "--v=2"]), Credential::Other, "a kubelet without a cluster");
+    assert_eq!(checked(&open, &["kubelet", "--v=2"]), Credential::Other, "a kubelet without a cluster");
 }
 
 #[test]
@@ -130,16 +130,16 @@ fn what_cannot_be_read_is_not_known_and_no_secret_is_told() {
     ];
     for files in cases {
         let (_folder, open) = root(files);
-        let Credential::Unknown(why) = looked(&open, &ARGS) else { panic!("{files:?}") };
+        let Credential::Unknown(why) = checked(&open, &ARGS) else { panic!("{files:?}") };
         assert!(why.len() <= 300 && !why.contains("secret"), "{why}");
     }
     let (_folder, open) = root(&[]);
     for args in [["kubelet", "--kubeconfig=relative"], ["k3s", "agent"]] {
-        assert!(matches!(looked(&open, &args), Credential::Unknown(_)), "{args:?}");
+        assert!(matches!(checked(&open, &args), Credential::Unknown(_)), "{args:?}");
     }
     let huge = "#".repeat(300 << 10);
     let (_folder, open) = root(&[(conf, &huge)]);
-    assert!(matches!(looked(&open, &ARGS), Credential::Unknown(why) if why.contains("larger than")));
+    assert!(matches!(checked(&open, &ARGS), Credential::Unknown(why) if why.contains("larger than")));
 }
 
 /// Bytes that nobody meant to be a certificate: never a panic, hardly ever an answer.
@@ -168,6 +168,6 @@ fn the_root_of_a_real_process_is_where_the_search_begins() {
     fs::write(&file, pem(2025)).unwrap();
     let config = folder.path().join("k.conf");
     fs::write(&config, kubeconfig(&format!("{{client-certificate: {}}}", file.display()))).unwrap();
-    let seen = looked(&root, &["kubelet", "--kubeconfig", &config.display().to_string()]);
+    let seen = checked(&root, &["kubelet", "--kubeconfig", &config.display().to_string()]);
     assert!(matches!(seen, Credential::Certificate { .. }), "{seen:?}");
 }

@@ -58,15 +58,15 @@ fn lines_without_end_cost_nothing_and_metrics_without_end_are_given_up() {
 
 const KUBELET: (i32, u64) = (60, 6000);
 
-/// Looks at a kubelet whose counters are these after so many seconds.
-fn looks(samples: &[(u64, f64, f64, f64)]) -> Vec<RelistsSeen> {
+/// Checks a kubelet whose counters are these after so many seconds.
+fn checks(samples: &[(u64, f64, f64, f64)]) -> Vec<RelistsSeen> {
     let (mut memory, start) = (Memory::default(), Instant::now());
-    let look = |(at, sum, count, moment): &(u64, f64, f64, f64)| {
+    let check = |(at, sum, count, moment): &(u64, f64, f64, f64)| {
         let sample = Sample { sum: *sum, count: *count, last_seen: Some(*moment) };
         let at = start + Duration::from_secs(*at);
         memory.note(KUBELET, sample, at, at)
     };
-    samples.iter().map(look).collect()
+    samples.iter().map(check).collect()
 }
 
 fn seconds(seen: RelistsSeen) -> (Option<u64>, u64, u64) {
@@ -75,20 +75,20 @@ fn seconds(seen: RelistsSeen) -> (Option<u64>, u64, u64) {
 
 #[test]
 fn a_mean_is_of_those_that_have_ended_since() {
-    let seen = looks(&[
+    let seen = checks(&[
         (0, 100.0, 1000.0, 0.0),
         (60, 160.0, 1001.0, 60.0),
         (120, 160.0, 1001.0, 60.0),
         (180, 281.0, 1002.0, 180.0),
     ]);
     let seen: Vec<_> = seen.into_iter().map(seconds).collect();
-    // The first look has none before it, and what went on for months says nothing of now.
+    // The first check has none before it, and what went on for months says nothing of now.
     assert_eq!(seen, [(None, 0, 0), (Some(60), 0, 0), (None, 60, 60), (Some(121), 0, 0)]);
 }
 
 #[test]
-fn looks_that_follow_closely_are_held_against_the_one_before_them_all() {
-    let seen = looks(&[
+fn checks_that_follow_closely_are_held_against_the_one_before_them_all() {
+    let seen = checks(&[
         (0, 0.0, 10.0, 1.0),
         (1, 0.0, 10.0, 1.0),
         (2, 50.0, 11.0, 2.0),
@@ -101,9 +101,9 @@ fn looks_that_follow_closely_are_held_against_the_one_before_them_all() {
 
 #[test]
 fn a_wall_clock_that_jumps_is_a_moment_that_has_moved() {
-    let seen = looks(&[(0, 0.0, 10.0, 1e9), (60, 0.1, 70.0, 2e9), (120, 0.2, 130.0, 5e8)]);
+    let seen = checks(&[(0, 0.0, 10.0, 1e9), (60, 0.1, 70.0, 2e9), (120, 0.2, 130.0, 5e8)]);
     assert!(seen.iter().all(|seen| seen.unmoved == Some(Duration::ZERO) && seen.idle.is_zero()));
-    let stands = looks(&[(0, 0.0, 10.0, 1e9), (60, 0.1, 70.0, 1e9)]);
+    let stands = checks(&[(0, 0.0, 10.0, 1e9), (60, 0.1, 70.0, 1e9)]);
     assert_eq!(seconds(stands[1]), (Some(0), 0, 60), "lists that fail at once end, and are no good ones");
 }
 

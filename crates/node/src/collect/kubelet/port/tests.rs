@@ -77,8 +77,8 @@ impl Stand {
         Door { of: (60, 6000), address: self.address, pins, token: TOKEN.to_owned() }
     }
 
-    async fn look(&self) -> PortSeen {
-        Port::default().look(&self.door(vec![self.certificate.clone()])).await
+    async fn check(&self) -> PortSeen {
+        Port::default().check(&self.door(vec![self.certificate.clone()])).await
     }
 
     fn was_sent(&self) -> String {
@@ -93,7 +93,7 @@ fn http(status: &str, body: &str) -> Vec<u8> {
 #[tokio::test]
 async fn a_kubelet_that_proves_itself_is_asked_both_with_the_token() {
     let kubelet = stand(http("200 OK", METRICS_TEXT), false).await;
-    let seen = kubelet.look().await;
+    let seen = kubelet.check().await;
     let unmoved = Some(Duration::ZERO);
     assert_eq!(
         seen,
@@ -108,7 +108,7 @@ async fn a_kubelet_that_proves_itself_is_asked_both_with_the_token() {
 async fn whoever_shows_another_certificate_never_sees_the_token() {
     let other = stand(http("200 OK", METRICS_TEXT), false).await;
     let kubelets = made().0.der().clone();
-    let seen = Port::default().look(&other.door(vec![kubelets])).await;
+    let seen = Port::default().check(&other.door(vec![kubelets])).await;
     for said in [seen.sync_loop.unwrap_err(), seen.relists.unwrap_err()] {
         assert!(said.contains("does not show the kubelet's own certificate"), "{said}");
     }
@@ -121,7 +121,7 @@ async fn whoever_shows_the_certificate_without_its_key_never_sees_the_token() {
     let (kubelets, others) = (kubelets.der().clone(), made().1);
     assert_ne!(key.serialize_der(), others.serialize_der());
     let thief = stand_with(kubelets, others.serialize_der(), http("200 OK", METRICS_TEXT), false).await;
-    let seen = thief.look().await;
+    let seen = thief.check().await;
     assert!(seen.sync_loop.is_err() && seen.relists.is_err(), "{seen:?}");
     assert_eq!(thief.was_sent(), "");
 }
@@ -147,10 +147,10 @@ async fn without_tls_nothing_is_said() {
 #[tokio::test]
 async fn only_the_checks_own_words_say_that_the_loop_stands_still() {
     let said = "internal server error: sync Loop took longer than expected\n";
-    assert_eq!(stand(http("500 Internal Server Error", said), false).await.look().await.sync_loop, Ok(false));
+    assert_eq!(stand(http("500 Internal Server Error", said), false).await.check().await.sync_loop, Ok(false));
     // Kubelets of long ago.
     let said = "internal server error: Sync Loop took longer than expected.\n";
-    assert_eq!(stand(http("500 Internal Server Error", said), false).await.look().await.sync_loop, Ok(false));
+    assert_eq!(stand(http("500 Internal Server Error", said), false).await.check().await.sync_loop, Ok(false));
     for (status, body, expected) in [
         // The API server is away, and the kubelet cannot ask it.
         (
@@ -165,7 +165,7 @@ async fn only_the_checks_own_words_say_that_the_loop_stands_still() {
         ("503 Service Unavailable", said, "503"),
         ("301 Moved", "", "301"),
     ] {
-        let seen = stand(http(status, body), false).await.look().await;
+        let seen = stand(http(status, body), false).await.check().await;
         for why in [seen.sync_loop.unwrap_err(), seen.relists.unwrap_err()] {
             assert!(why.contains(expected) && why.len() <= 300, "{status}: {why}");
         }
@@ -182,7 +182,7 @@ async fn answers_that_are_cut_too_large_or_none_tell_nothing() {
         [cut.into_bytes(), large, endless.into_bytes(), b"SSH-2.0-x\r\n".to_vec(), Vec::new(), http("200 OK", "ok")]
     {
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(60)]).into_owned();
-        let said = stand(answer, false).await.look().await.relists.unwrap_err();
+        let said = stand(answer, false).await.check().await.relists.unwrap_err();
         assert!(said.len() <= 300, "{shown}: {said}");
     }
 }
@@ -190,7 +190,7 @@ async fn answers_that_are_cut_too_large_or_none_tell_nothing() {
 #[tokio::test]
 async fn what_is_wanted_is_taken_before_the_rest_has_come() {
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n{METRICS_TEXT}");
-    assert!(stand(answer.into_bytes(), true).await.look().await.relists.is_ok());
+    assert!(stand(answer.into_bytes(), true).await.check().await.relists.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +198,7 @@ async fn a_port_that_gives_no_answer_ends_at_the_deadline() {
     for answer in [Vec::new(), b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok".to_vec()] {
         let silent = stand(answer, true).await;
         let began = Instant::now();
-        let said = silent.look().await.relists.unwrap_err();
+        let said = silent.check().await.relists.unwrap_err();
         assert!(said.contains("within 5 s"), "{said}");
         assert!(began.elapsed() <= 2 * DEADLINE + Duration::from_secs(1));
     }
@@ -206,5 +206,5 @@ async fn a_port_that_gives_no_answer_ends_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let door = Door { of: (60, 6000), address, pins: Vec::new(), token: TOKEN.to_owned() };
-    assert!(Port::default().look(&door).await.sync_loop.unwrap_err().contains("within 5 s"));
+    assert!(Port::default().check(&door).await.sync_loop.unwrap_err().contains("within 5 s"));
 }

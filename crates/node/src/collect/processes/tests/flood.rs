@@ -41,7 +41,7 @@ fn pids(table: &ProcessTable) -> Vec<i32> {
 fn a_pod_with_many_processes_hides_none_of_the_nodes_own() {
     let root = Proc::new().with_pod(2..40, 1, b"bomb").with_pod(60..100, 800, b"bomb");
     let root = root.with(&Entry { pid: 800, pids: "800", ..SHIM }).with(&CONTAINERD);
-    let table = root.small(SMALL).look(false).unwrap();
+    let table = root.small(SMALL).check(false).unwrap();
     assert_eq!(pids(&table), [800, 900]);
     assert_eq!(table.left_out.processes, None, "all of the node's own are there");
     let shim = table.processes.iter().find(|seen| seen.pid == 800).unwrap();
@@ -59,7 +59,7 @@ fn too_many_processes_of_the_nodes_own_are_told() {
         let text = pid.to_string();
         root = root.with(&Entry { pid, pids: &text, command: b"sleep", exe: "/bin/sleep", args: "sleep", ..SHIM });
     }
-    let table = root.with(&CONTAINERD).small(SMALL).look(false).unwrap();
+    let table = root.with(&CONTAINERD).small(SMALL).check(false).unwrap();
     let told = table.left_out.processes.unwrap();
     assert!(told.contains("more than 8 processes of its own"), "{told}");
 }
@@ -68,9 +68,9 @@ fn too_many_processes_of_the_nodes_own_are_told() {
 fn what_was_proven_before_is_read_first_and_the_rest_is_told_as_missing() {
     let root = Proc::new().with(&SHIM).with(&CONTAINERD);
     let mut eye = root.small(Bounds { kept: 2, time: Duration::ZERO, ..SMALL });
-    assert_eq!(pids(&eye.look(false).unwrap()), [50, 900]);
+    assert_eq!(pids(&eye.check(false).unwrap()), [50, 900]);
     let root = root.with_pod(2..40, 1, b"bomb");
-    let table = eye.look(false).unwrap();
+    let table = eye.check(false).unwrap();
     assert_eq!(pids(&table), [50, 900]);
     let told = table.left_out.processes.unwrap();
     assert!(told.contains("too long to be read: after 2 processes"), "{told}");
@@ -83,7 +83,7 @@ fn children_of_more_parents_than_are_counted_may_be_missing() {
     for pid in 2..60 {
         root = root.with_pod([pid], pid + 1000, b"chain");
     }
-    let table = root.with(&SHIM).small(SMALL).look(false).unwrap();
+    let table = root.with(&SHIM).small(SMALL).check(false).unwrap();
     assert!(table.left_out.processes.unwrap().contains("children of more than 8"));
 }
 
@@ -95,7 +95,7 @@ fn of_too_many_processes_of_the_runtime_daemons_and_silent_ones_are_kept() {
         root = root.with(&Entry { pid, pids: &text, state: if pid == 57 { 'T' } else { 'S' }, ..SHIM });
     }
     let mut eye = Processes { most: 3, ..root.eye() };
-    let table = eye.look(false).unwrap();
+    let table = eye.check(false).unwrap();
     assert_eq!(pids(&table), [50, 57, 900]);
     assert_eq!(table.left_out.processes.unwrap(), "8 processes of the runtime are not kept beyond 3");
 }
@@ -118,7 +118,7 @@ fn what_a_container_calls_its_processes_takes_no_room_from_what_a_client_makes()
     let other = SHIM.args.replace("abc", "other");
     let root = root.with(&Entry { pid: 1500, pids: "1500", args: &other, ..SHIM });
     let root = root.with_pod([1999], 1500, b"runc:[1:CHILD]");
-    let table = root.eye().look(false).unwrap();
+    let table = root.eye().check(false).unwrap();
     assert_eq!(table.inits.len(), 1024);
     assert_eq!(table.inits[0].pid, 2000);
     assert!(table.inits.iter().any(|init| (init.pid, init.sandbox_id.as_str()) == (1999, "other")));

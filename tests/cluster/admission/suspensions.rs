@@ -63,8 +63,8 @@ pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.allowed(admin, "write another reason in nobody's name", spec(&json!({"reason": "y"}))).await;
     cases.denied(admin, "name another for it", spec(&json!({"suspendedBy": "ann"})), SAID).await;
     cases.allowed(admin, "lift it", spec(&json!({"suspend": false, "reason": null}))).await;
-    let veto = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
-    cases.allowed(olga, "suspend in her own name", spec(&veto)).await;
+    let suspension = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
+    cases.allowed(olga, "suspend in her own name", spec(&suspension)).await;
     cases.denied(admin, "put other words into her mouth", spec(&json!({"reason": "none"})), SAID).await;
     cases.denied(admin, "take her name off", spec(&json!({"suspendedBy": null})), SAID).await;
     cases.denied(admin, "lift it in her name", spec(&json!({"suspend": false})), SAID).await;

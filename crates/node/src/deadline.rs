@@ -1,9 +1,9 @@
-//! Waits with a limit, measured in time during which this process could run.
+//! A deadline that does not count time in which this process did not run.
 //!
 //! The probe needs little processor time. Beside busy neighbours twenty milliseconds of its work can take seconds, and
 //! a paused machine or a frozen control group stalls it for longer. By the clock alone, the probe would mistake its own
-//! delay for silence of others. A wait is the sum of short sleeps, each counted at its nominal length. Time during
-//! which this process was not scheduled does not count. Threads outside that loop can be stalled separately.
+//! delay for silence of others. A wait up to a deadline is the sum of short sleeps, each counted at its nominal length.
+//! Threads outside that loop can be stalled separately.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,9 +18,9 @@ const STEPS: (u32, u32) = (10, 64);
 /// Lateness that is not reported: timers and busy collectors cause it.
 const SLIGHT: Duration = Duration::from_millis(100);
 
-/// One wait, and how much of it counts.
+/// The deadline of one wait. Time in which this process did not run (frozen, paused, not scheduled) does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Patience {
+pub(super) struct Deadline {
     limit: Duration,
     step: Duration,
     counted: Duration,
@@ -28,7 +28,7 @@ pub(super) struct Patience {
     till: Instant,
 }
 
-impl Patience {
+impl Deadline {
     /// Starts a wait.
     pub(super) fn new(limit: Duration, now: Instant) -> Self {
         let part = |steps: u32| limit.checked_div(steps).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Patience {
     }
 
     /// Waits for a call until the limit is reached. An answer that is already there is taken even after the limit.
-    pub(super) async fn wait<T>(&mut self, call: &mut (impl Future<Output = T> + Unpin)) -> Result<T, OutOfPatience> {
+    pub(super) async fn wait<T>(&mut self, call: &mut (impl Future<Output = T> + Unpin)) -> Result<T, DeadlineReached> {
         loop {
             tokio::select! {
                 biased;
@@ -94,7 +94,7 @@ impl Patience {
             }
             self.count(Instant::now());
             if self.left().is_zero() {
-                return Err(OutOfPatience);
+                return Err(DeadlineReached);
             }
         }
     }
@@ -102,26 +102,26 @@ impl Patience {
 
 /// No answer within the limit, by time in which this process could run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OutOfPatience;
+pub(super) struct DeadlineReached;
 
 /// Waits for a call up to a limit. For calls whose silence indicates a fault.
 pub(super) fn within<T>(
     limit: Duration,
     call: impl Future<Output = T>,
-) -> impl Future<Output = Result<T, OutOfPatience>> {
+) -> impl Future<Output = Result<T, DeadlineReached>> {
     // Boxed first: a call takes kilobytes, and each layer around it would hold another copy.
     let mut call = Box::pin(call);
-    async move { Patience::new(limit, Instant::now()).wait(&mut call).await }
+    async move { Deadline::new(limit, Instant::now()).wait(&mut call).await }
 }
 
 /// Waits for a call that has its own deadline, and returns how much of the wait counts, up to `most`.
 pub(super) fn timed<T>(most: Duration, call: impl Future<Output = T>) -> impl Future<Output = (T, Duration)> {
     let mut call = Box::pin(call);
     async move {
-        let mut patience = Patience::new(most, Instant::now());
-        match patience.wait(&mut call).await {
-            Ok(answer) => (answer, patience.waited(Instant::now())),
-            Err(OutOfPatience) => (call.await, most),
+        let mut deadline = Deadline::new(most, Instant::now());
+        match deadline.wait(&mut call).await {
+            Ok(answer) => (answer, deadline.waited(Instant::now())),
+            Err(DeadlineReached) => (call.await, most),
         }
     }
 }
@@ -141,12 +141,12 @@ mod tests {
 
     /// Counts like a loop that is woken late by this time at each step, until the wait is over or the number of steps
     /// is reached. Returns the time that has passed, and the reported lateness.
-    fn woken_late(patience: &mut Patience, began: Instant, late: Duration, steps: u32) -> (Duration, Duration) {
+    fn woken_late(deadline: &mut Deadline, began: Instant, late: Duration, steps: u32) -> (Duration, Duration) {
         let (mut now, mut told) = (began, Duration::ZERO);
         for _ in 0..steps {
-            let Some(next) = patience.next() else { break };
+            let Some(next) = deadline.next() else { break };
             now = next + late;
-            told += patience.count(now);
+            told += deadline.count(now);
         }
         (now.saturating_duration_since(began), told)
     }
@@ -154,58 +154,58 @@ mod tests {
     #[test]
     fn on_time_it_is_over_at_its_limit() {
         let began = Instant::now();
-        let mut patience = Patience::new(LIMIT, began);
-        assert!(!patience.is_over(began));
-        assert_eq!(woken_late(&mut patience, began, Duration::ZERO, 100), (LIMIT, Duration::ZERO));
-        assert!(patience.is_over(began + LIMIT));
-        assert_eq!((patience.next(), patience.end()), (None, began + LIMIT));
-        assert_eq!(patience.waited(began + ms(60_000)), ms(60_000), "what is over goes on by the clock");
+        let mut deadline = Deadline::new(LIMIT, began);
+        assert!(!deadline.is_over(began));
+        assert_eq!(woken_late(&mut deadline, began, Duration::ZERO, 100), (LIMIT, Duration::ZERO));
+        assert!(deadline.is_over(began + LIMIT));
+        assert_eq!((deadline.next(), deadline.end()), (None, began + LIMIT));
+        assert_eq!(deadline.waited(began + ms(60_000)), ms(60_000), "what is over goes on by the clock");
     }
 
     #[test]
     fn what_holds_up_this_process_does_not_count() {
         let began = Instant::now();
-        let mut patience = Patience::new(LIMIT, began);
+        let mut deadline = Deadline::new(LIMIT, began);
         // The process was frozen for a minute before the first step could be counted.
         let thawed = began + ms(60_000);
-        assert_eq!(patience.waited(thawed), STEP, "whoever looks first sees no more than a step");
-        assert_eq!(patience.count(thawed), ms(59_500));
-        assert_eq!(patience.end(), thawed + ms(4_500));
-        let (rest, told) = woken_late(&mut patience, thawed, Duration::ZERO, 100);
+        assert_eq!(deadline.waited(thawed), STEP, "whoever looks first sees no more than a step");
+        assert_eq!(deadline.count(thawed), ms(59_500));
+        assert_eq!(deadline.end(), thawed + ms(4_500));
+        let (rest, told) = woken_late(&mut deadline, thawed, Duration::ZERO, 100);
         assert_eq!((rest, told), (ms(4_500), Duration::ZERO));
     }
 
     #[test]
     fn beside_busy_neighbours_it_takes_longer_and_ends() {
         let began = Instant::now();
-        let mut patience = Patience::new(LIMIT, began);
-        let (took, told) = woken_late(&mut patience, began, ms(1500), 100);
+        let mut deadline = Deadline::new(LIMIT, began);
+        let (took, told) = woken_late(&mut deadline, began, ms(1500), 100);
         assert_eq!((took, told), (ms(20_000), ms(15_000)));
-        assert!(patience.is_over(began + took));
+        assert!(deadline.is_over(began + took));
     }
 
     #[test]
     fn slight_lateness_is_not_told_and_the_last_step_ends_when_it_ends() {
         let began = Instant::now();
-        let mut patience = Patience::new(ms(1000), began);
-        let (took, told) = woken_late(&mut patience, began, ms(40), 100);
+        let mut deadline = Deadline::new(ms(1000), began);
+        let (took, told) = woken_late(&mut deadline, began, ms(40), 100);
         assert_eq!((took, told), (ms(1400), Duration::ZERO));
-        assert_eq!(patience.end(), began + ms(1360), "it was over before that was counted");
-        assert!(Patience::new(Duration::ZERO, began).is_over(began));
+        assert_eq!(deadline.end(), began + ms(1360), "it was over before that was counted");
+        assert!(Deadline::new(Duration::ZERO, began).is_over(began));
     }
 
     #[test]
     fn a_long_wait_takes_few_steps() {
         let began = Instant::now();
         for (limit, step) in [(400, 40), (5_000, 500), (32_000, 500), (3_600_000, 56_250)] {
-            assert_eq!(Patience::new(ms(limit), began).next(), Some(began + ms(step)), "{limit} ms");
+            assert_eq!(Deadline::new(ms(limit), began).next(), Some(began + ms(step)), "{limit} ms");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_waited_for_to_its_limit() {
         let began = Instant::now();
-        assert_eq!(within(LIMIT, pending::<()>()).await, Err(OutOfPatience));
+        assert_eq!(within(LIMIT, pending::<()>()).await, Err(DeadlineReached));
         assert_eq!(began.elapsed(), LIMIT);
         assert_eq!(within(LIMIT, tokio::time::sleep(ms(4_900))).await, Ok(()));
     }

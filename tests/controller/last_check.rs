@@ -25,16 +25,16 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
         world.api.change("remediationpolicies", "hung", |policy| {
             policy["spec"]["nodeSelector"] = json!({"matchLabels": {"pool": "healed"}});
         });
-        let is_last_look = move |call: &Call| {
+        let is_last_check = move |call: &Call| {
             call.verb == "get" && call.target.plural == plural && call.target.name.as_deref() == Some(name)
         };
         world.api.hook(move |call| {
-            is_last_look(call).then(|| Fault::Meanwhile(Box::new(move |api| api.change(plural, name, no))))
+            is_last_check(call).then(|| Fault::Meanwhile(Box::new(move |api| api.change(plural, name, no))))
         });
         let replica = world.controller("a");
         world.set_sick("w1", true);
-        let has_looked = || world.api.calls().iter().any(is_last_look);
-        world.until("it was looked at once more", has_looked).await;
+        let has_checked = || world.api.calls().iter().any(is_last_check);
+        world.until("it was looked at once more", has_checked).await;
         assert_eq!(world.phases().len(), 1, "it was decided on");
         sleep(Duration::from_mins(10)).await;
         assert!(world.api.list("jobs").is_empty(), "{plural}: {:#?}", world.api.acts());
@@ -45,16 +45,16 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
 #[tokio::test(start_paused = true)]
 async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     let world = World::healthy();
-    let is_last_look =
+    let is_last_check =
         |call: &Call| call.verb == "get" && call.target.plural == "remediationconfigs" && call.target.name.is_some();
     world.api.hook(move |call| {
-        is_last_look(call).then(|| {
+        is_last_check(call).then(|| {
             Fault::Meanwhile(Box::new(|api| drop(api.put(config(&json!({"suspend": true, "suspendedBy": "ann"}))))))
         })
     });
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("it was looked at once more", || world.api.calls().iter().any(is_last_look)).await;
+    world.until("it was looked at once more", || world.api.calls().iter().any(is_last_check)).await;
     world.api.unhook();
     assert_eq!(world.phases().len(), 1, "it was decided on");
     sleep(Duration::from_mins(10)).await;
