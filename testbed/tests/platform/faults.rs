@@ -100,7 +100,9 @@ pub fn are_named(bed: &mut Bed) -> String {
     let bed = &*bed;
     thread::scope(|threads| {
         threads.spawn(|| together(bed, &bed.nodes()[0], &OF_THE_HOST));
-        OF_THE_RUNTIME.iter().for_each(|fault| together(bed, &bed.nodes()[1], std::slice::from_ref(fault)));
+        for fault in &OF_THE_RUNTIME {
+            together(bed, &bed.nodes()[1], std::slice::from_ref(fault));
+        }
         condition(bed, &bed.nodes()[1]);
         flapping(bed, &bed.nodes()[1]);
     });
