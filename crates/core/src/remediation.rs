@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::command::OutcomeReason;
 use super::fault::FaultType;
 use super::policy::{ActionType, Mode};
 use super::taint::TaintEffect;
@@ -187,6 +188,15 @@ impl Remediation {
     /// Its faults for which no step is left.
     pub fn given_up(&self) -> impl Iterator<Item = &RemediationFault> {
         self.faults.iter().filter(|fault| fault.state == Resolution::Exhausted)
+    }
+
+    /// Whether it has done nothing for a fault because the probe did not check the node. That proves nothing about its steps.
+    pub fn was_without_checks(&self, fault_id: &str) -> bool {
+        let steps = || self.steps.iter().filter(|step| step.fault_id == fault_id && !step.action.notifies());
+        let unchecked = |step: &StepRecord| {
+            step.executor == Executor::Controller && step.reason == Some(OutcomeReason::CheckFailed)
+        };
+        steps().any(unchecked) && steps().all(|step| step.executed_at.is_none())
     }
 
     /// When it has cordoned its node last, if it has.

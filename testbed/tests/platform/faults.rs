@@ -26,7 +26,7 @@ spec:
   rules:
   - name: kernel
     match: {nodeConditions: [{type: KernelDeadlock, status: "True"}]}
-    steps: [{action: Cordon}]
+    steps: [{action: Notify}]
 "#;
 
 /// A fault of one machine.

@@ -3,6 +3,7 @@
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
+use crate::command::OutcomeReason;
 use crate::context::{Block, NodeContext, ObservedFault, Probe};
 use crate::fault::{Fault, FaultState};
 use crate::moment::since;
@@ -200,8 +201,8 @@ fn reserve(cx: PolicyContext<'_>, update: &mut RemediationUpdate, mut record: St
     update.remediation.steps.push(record);
 }
 
-/// Skips a step that is blocked for longer than the block timeout. After a step that waits for its window or for the node's action
-/// limit, or whose rule is ambiguous, only notifications follow.
+/// Skips a step that is blocked for longer than the block timeout. After a step that waits for its window, for the node's action
+/// limit or for a check of the node, or whose rule is ambiguous, only notifications follow.
 fn skip_blocked_step(
     cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
@@ -212,8 +213,11 @@ fn skip_blocked_step(
 ) {
     let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
     record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()));
+    if let Some(skipped) = update.remediation.steps.last_mut().filter(|_| block.awaits_check()) {
+        skipped.reason = Some(OutcomeReason::CheckFailed);
+    }
     open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
-    if block.waits_for_window() || block.is_ambiguous() {
+    if block.waits_for_window() || block.awaits_check() || block.is_ambiguous() {
         open_fault.step_index = rule.next_notify_step(open_fault.step_index);
     }
     replace(&mut update.remediation, open_fault);

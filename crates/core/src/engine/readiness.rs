@@ -136,6 +136,7 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
     let gave_up = |e: &Remediation| {
         matches!(e.phase, Phase::Failed | Phase::Quarantined | Phase::Cancelled)
             && e.fault(&fault.id).is_some_and(|f| f.state == Resolution::Exhausted)
+            && !e.was_without_checks(&fault.id)
     };
     if let Some((remediation, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
         let message =

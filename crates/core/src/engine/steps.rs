@@ -129,8 +129,8 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
     let (age, unpaid) = (since(now, record.scheduled_at), update.slot.require().err());
     if age >= cx.settings.answer_within {
         let against = again.err().filter(|_| record.started_at.is_none());
-        // Nobody tries a step while its slot is not stored, while its window is closed, or while it is unknown which rule the
-        // fault belongs to. Such a step costs no attempt, and no harsher step follows it.
+        // Nobody tries a step while its slot is not stored, while its window is closed, while its node is not checked, or while it is
+        // unknown which rule the fault belongs to. Such a step costs no attempt, and no harsher step follows it.
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
             (None, Some(block)) if block.is_ambiguous() => {
@@ -138,6 +138,9 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
             }
             (None, Some(block)) if block.waits_for_window() => {
                 (StepState::Cancelled, "its window closed, or its node reached limits.perNode, before it started")
+            }
+            (None, Some(block)) if block.awaits_check() => {
+                (StepState::Cancelled, "the probe did not check its node before it could start")
             }
             (None, _) => (StepState::TimedOut, "the action could not be started in time"),
         };

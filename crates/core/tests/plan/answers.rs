@@ -447,3 +447,40 @@ fn people_are_told_when_the_probe_falls_silent_before_they_were() {
         assert!(is_told_first || !claims, "nobody knows that");
     }
 }
+
+#[test]
+fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_reports() {
+    let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
+    for (silence, did, phases) in [
+        (280, vec!["job ReleaseHungProcess(SIGCONT)"], vec![Phase::Succeeded]),
+        (900, vec!["notify", "job ReleaseHungProcess(SIGCONT)"], vec![Phase::Failed, Phase::Succeeded]),
+    ] {
+        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+        world.infect("n1", hung("log"), ClearedBy::Cont);
+        world.schedule();
+        let fresh = std::mem::replace(&mut world.node("n1").checked, secs(60));
+        world.node("n1").send();
+        world.node("n1").probe_runs = false;
+        world.live(silence / 5, 5);
+        (world.node("n1").checked, world.node("n1").probe_runs) = (fresh, true);
+        world.live(60, 5);
+        assert_eq!(world.did(), did, "{silence} s");
+        assert_eq!(world.remediations.values().map(|one| one.phase).collect::<Vec<_>>(), phases, "{silence} s");
+    }
+}
+
+#[test]
+fn what_was_tried_in_vain_before_a_silence_is_not_tried_again_for_an_hour() {
+    let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", hung("log"), None);
+    while world.remediations.values().next().is_none_or(|one| one.steps[0].executed_at.is_none()) {
+        world.live(1, 5);
+    }
+    world.node("n1").probe_runs = false;
+    world.live(180, 5);
+    world.node("n1").probe_runs = true;
+    world.live(60, 5);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"]);
+    assert!(reasons(&world.plan()).contains(&BlockReason::RecentlyFailed), "{:?}", world.plan().blocked);
+}
