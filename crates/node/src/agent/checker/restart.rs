@@ -22,7 +22,7 @@ use nrh_core::text::bounded;
 const SPEAKERS: [&str; 2] = ["containerd", "crio"];
 
 /// Contents of the process table.
-pub(super) struct Table {
+struct Table {
     runtimes: Vec<Process>,
     /// Stopped shims, and running calls of the runtime, each as a phrase.
     stopped: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn has_runtime_in(&self, unit: &str) -> bool {
+    fn has_runtime_in(&self, unit: &str) -> bool {
         self.runtimes.iter().any(|runtime| runtime.is_in(unit))
     }
 }
@@ -53,7 +53,7 @@ impl Checker {
             Daemon::Kubelet => self.kubelet_to_restart(name, kind, params, &table).await,
             Daemon::Runtime => {
                 let process = of_the_runtime(&table.runtimes, &name, params)?;
-                let unit = self.unit_in_service(name, daemon, process, params, &table).await?;
+                let unit = self.unit_in_service(name, daemon, process, params, &table.runtimes).await?;
                 match (kind, process) {
                     (FaultType::FdExhaustion, Some(process)) => self.files_still_scarce(process.pid).await?,
                     (FaultType::FdExhaustion, None) => {
@@ -78,7 +78,7 @@ impl Checker {
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;
         }
-        let unit = self.unit_in_service(name, Daemon::Kubelet, process, params, table).await?;
+        let unit = self.unit_in_service(name, Daemon::Kubelet, process, params, &table.runtimes).await?;
         match (kind, &found) {
             (FaultType::FdExhaustion, Some((found, _))) => self.files_still_scarce(found.pid).await?,
             (FaultType::FdExhaustion, None) => {

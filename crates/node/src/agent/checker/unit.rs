@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 
 use super::Checker;
-use super::restart::Table;
 use crate::agent::verdict::Refusal;
 use crate::bus;
 use crate::bus::units::{self, UnitSeen};
@@ -153,9 +152,9 @@ impl Checker {
         daemon: Daemon,
         process: Option<&Process>,
         params: &Restart,
-        table: &Table,
+        runtimes: &[Process],
     ) -> Result<Unit, Refusal> {
-        let holds_runtime = table.has_runtime_in(&name);
+        let holds_runtime = runtimes.iter().any(|runtime| runtime.is_in(&name));
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))

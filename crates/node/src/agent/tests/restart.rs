@@ -301,7 +301,8 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
 
     let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::Protected, "KillMode=control-group");
-    done(&daemons.execute(&careless(kubelet.clone())).await);
+    let careless = Restart { unit: Some("k3s.service".into()), skip_safety_check: true, ..Restart::default() };
+    done(&daemons.execute(&with(self::kubelet(), careless)).await);
     // The usual unit of a kubelet holds no runtime.
     let daemons = Daemons::of_kubelet(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.kubelet(port, KUBELET);
