@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub use crate::programs::Programs;
 use crate::stand_in::settings::Image;
@@ -68,6 +68,17 @@ pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
     let token =
         bed.kubectl(&[&["-n", "nrh-system", "create", "token", "nrh-controller"], bound.as_slice()].concat())?;
     Ok(token.trim().to_owned())
+}
+
+/// A node's object.
+pub fn health(bed: &Bed, node: &str) -> Result<Value> {
+    let text = bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json", "--request-timeout=10s"])?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// The faults in a node's object, be they the probe's to find or the controller's.
+pub fn faults(health: &Value) -> impl Iterator<Item = &Value> {
+    ["faults", "clusterFaults"].into_iter().filter_map(|list| health["status"][list].as_array()).flatten()
 }
 
 /// Waits until the controller and the probes run.

@@ -119,7 +119,7 @@ impl Said {
         let Some(report) = read(bed, &["get", "noderuntimehealth", node]) else { return };
         self.reports += 1;
         let status = &report["status"];
-        for fault in ["faults", "clusterFaults"].into_iter().filter_map(|list| status[list].as_array()).flatten() {
+        for fault in operator::faults(&report) {
             let text = format!("{} ({}): {}", fault["type"], fault["subject"], fault["message"]);
             if fault["state"] == "Suspected" {
                 *self.suspected.entry(fault["type"].to_string()).or_default() += 1;

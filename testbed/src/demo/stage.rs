@@ -117,18 +117,13 @@ impl Stage {
 
     /// A node's report, as the operator shows it.
     pub(super) fn health(&self, node: &str) -> Option<Value> {
-        let text = self.bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json", "--request-timeout=10s"]).ok()?;
-        serde_json::from_str(&text).ok()
+        operator::health(&self.bed, node).ok()
     }
 
     /// Whether the sick node's object names a fault as confirmed.
     pub(super) fn confirmed(&self, fault: &str) -> bool {
         let Some(health) = self.health(&self.sick.name) else { return false };
-        ["faults", "clusterFaults"]
-            .iter()
-            .filter_map(|list| health["status"][list].as_array())
-            .flatten()
-            .any(|found| found["type"] == fault && found["state"] == "Confirmed")
+        operator::faults(&health).any(|found| found["type"] == fault && found["state"] == "Confirmed")
     }
 
     /// Seconds from then to when a remediation was opened on the sick node for such a fault, if one was since.

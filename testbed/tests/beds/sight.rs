@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nrh_testbed::faults::{self, Injection};
 use nrh_testbed::images::{FORGED, FORGED_IMAGE};
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::{Bed, Node, view};
+use nrh_testbed::{Bed, Node, operator, view};
 use serde_json::{Value, json};
 
 use crate::shared::Guest;
@@ -23,16 +23,12 @@ const RUNS: Duration = Duration::from_mins(2);
 
 /// A node's object.
 pub fn health(bed: &Bed, node: &Node) -> Option<Value> {
-    let text = bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).ok()?;
-    serde_json::from_str(&text).ok()
+    operator::health(bed, &node.name).ok()
 }
 
 /// What a node's object says of one kind of fault, be it the probe's to find or the controller's.
 pub fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
-    let status = health(bed, node)?["status"].clone();
-    let lists = [&status["faults"], &status["clusterFaults"]];
-    let found = lists.into_iter().filter_map(Value::as_array).flatten().find(|fault| fault["type"] == kind);
-    found.cloned()
+    operator::faults(&health(bed, node)?).find(|fault| fault["type"] == kind).cloned()
 }
 
 /// The uid of the workload's running pod on a node.

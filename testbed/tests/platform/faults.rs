@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::{Bed, Node};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::{faults_of, until};
+use crate::{faults_of, names, until};
 
 /// The longest threshold is ten minutes.
 const NAMED: Duration = Duration::from_mins(20);
@@ -35,17 +35,14 @@ struct Fault {
     /// Scripts for the machine.
     make: &'static str,
     undo: &'static str,
-    /// Whether to be confirmed tells nothing more than to be named.
-    at_once: bool,
 }
 
-/// They do not disturb each other.
+/// All at once: none hides another.
 const OF_THE_HOST: [Fault; 4] = [
     Fault {
         kind: "ClockUnsynchronised",
         make: "date -s @$(($(date +%s) + 90))",
         undo: "date -s @$(($(date +%s) - 90))",
-        at_once: false,
     },
     Fault {
         kind: "UntrackedPodProcess",
@@ -62,31 +59,24 @@ echo $! >"$group/cgroup.procs""#,
 pkill -f '[s]leep 4712'
 sleep 1
 rmdir "$(find /sys/fs/cgroup -type d -name "*$(printf %064d 7)*")""#,
-        at_once: false,
     },
     Fault {
         kind: "PidExhaustion",
-        // What is left has to do for the commands that undo it.
+        // The threads that are left must suffice for the commands that undo it.
         make: "
 cat /proc/sys/kernel/threads-max >/run/threads-max
 for i in $(seq 1600); do sleep 4711 >/dev/null 2>&1 </dev/null & done
 used=$(cut -d/ -f2 /proc/loadavg | cut -d' ' -f1)
 echo $((used * 100 / 95)) >/proc/sys/kernel/threads-max",
         undo: "cat /run/threads-max >/proc/sys/kernel/threads-max; pkill -f '[s]leep 4711'",
-        at_once: false,
     },
-    Fault {
-        kind: "DbusUnresponsive",
-        make: "pkill -STOP -x dbus-daemon",
-        undo: "pkill -CONT -x dbus-daemon",
-        at_once: false,
-    },
+    Fault { kind: "DbusUnresponsive", make: "pkill -STOP -x dbus-daemon", undo: "pkill -CONT -x dbus-daemon" },
 ];
 
-/// One and the same: the kubelet has a threshold of three minutes for it.
+/// Both by a stopped containerd: the kubelet reports the second after three minutes.
 const OF_THE_RUNTIME: [Fault; 2] = [
-    Fault { kind: "RuntimeUnreachable", make: STOP_RUNTIME, undo: RESUME_RUNTIME, at_once: false },
-    Fault { kind: "PlegStalled", make: STOP_RUNTIME, undo: RESUME_RUNTIME, at_once: true },
+    Fault { kind: "RuntimeUnreachable", make: STOP_RUNTIME, undo: RESUME_RUNTIME },
+    Fault { kind: "PlegStalled", make: STOP_RUNTIME, undo: RESUME_RUNTIME },
 ];
 /// A kubelet by all of its names.
 const KUBELET: &str = r#"pkill "-$1" -x 'kubelet|k3s-agent|kubelite'"#;
@@ -110,7 +100,7 @@ pub fn are_named(bed: &mut Bed) -> String {
     format!("{}, NodeCondition, NodeFlapping", kinds.join(", "))
 }
 
-/// Makes all of them, undoes each as soon as it is confirmed, and waits until none is said to be there any more.
+/// Makes all of them, undoes each once it is confirmed, and waits until none is reported.
 fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
     struct Made<'f> {
         fault: &'f Fault,
@@ -125,13 +115,12 @@ fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
         all.push(Made { fault, at, undone: None, seen: Seen::of(fault.kind, "containerd", Way::Real) });
     }
     until(&format!("the faults of {} are named and taken back", node.name), NAMED, || {
-        let told = faults_of(bed, &node.name);
+        let reported = faults_of(bed, &node.name);
         for one in &mut all {
-            let found = told.iter().find(|fault| fault["type"] == one.fault.kind);
+            let found = reported.iter().find(|fault| fault["type"] == one.fault.kind);
             match (found, one.undone) {
                 (Some(found), None) if found["state"] == "Confirmed" => {
-                    let took = seconds(one.at.elapsed());
-                    (one.seen.named, one.seen.confirmed) = if one.fault.at_once { (took, None) } else { (None, took) };
+                    one.seen.confirmed = seconds(one.at.elapsed());
                     println!("{}: {}: {}", node.name, one.fault.kind, found["message"]);
                     node.script(one.fault.undo, &[]).unwrap();
                     one.undone = Some(Instant::now());
@@ -147,10 +136,10 @@ fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
     });
 }
 
-/// Waits until a fault of the controller's is named or is not any more; returns for how long.
+/// Waits until a node's object names a fault, or names it no more; returns the seconds.
 fn named(bed: &Bed, node: &Node, kind: &str, is_named: bool) -> Option<u64> {
     let what = format!("{kind} is {} of {}", if is_named { "said" } else { "no longer said" }, node.name);
-    seconds(until(&what, NOTICED, || faults_of(bed, &node.name).iter().any(|fault| fault["type"] == kind) == is_named))
+    seconds(until(&what, NOTICED, || names(bed, &node.name, kind) == is_named))
 }
 
 /// A condition as another tool writes it.
@@ -172,19 +161,14 @@ fn condition(bed: &Bed, node: &Node) {
 /// A kubelet that comes and goes.
 fn flapping(bed: &Bed, node: &Node) {
     let began = Instant::now();
-    let is_flapping = || faults_of(bed, &node.name).iter().any(|fault| fault["type"] == "NodeFlapping");
-    let ready = || -> bool {
-        let text = bed.kubectl(&["get", "node", &node.name, "-o", "json"]).unwrap();
-        let object: Value = serde_json::from_str(&text).unwrap();
-        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
-    };
+    let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+    let ready = || bed.kubectl(&["get", "node", &node.name, "-o", path]).unwrap() == "True";
     for change in 0..CHANGES {
         let stops = change % 2 == 0;
         node.script(KUBELET, &[if stops { "STOP" } else { "CONT" }]).unwrap();
         until("the node's Ready follows its kubelet", NOTICED, || ready() != stops);
         sleep(Duration::from_secs(2));
     }
-    until("NodeFlapping is said", NOTICED, is_flapping);
+    named(bed, node, "NodeFlapping", true);
     Seen { named: seconds(began.elapsed()), ..Seen::of("NodeFlapping", "containerd", Way::Real) }.record();
 }

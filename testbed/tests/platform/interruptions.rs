@@ -1,4 +1,4 @@
-//! Interruptions of a machine in the midst of a remediation. Nothing may be lost, done twice or said falsely afterwards.
+//! Interruptions of a machine during a remediation. Afterwards nothing is lost, executed twice, or reported wrongly.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::{Bed, KubeletStart, faults as inject, operator, view};
 use serde_json::{Value, json};
 
-use crate::{BOOT_ID, faults_of, has_ended, remediations, report, until, victim};
+use crate::{BOOT_ID, faults_of, has_ended, names, remediations, report, until, victim};
 
 /// The threshold of the fault, and what an emulated machine adds.
 const ATTEMPTED: Duration = Duration::from_mins(5);
 /// A boot, the start of all pods, and what an emulated machine adds.
 const WELL: Duration = Duration::from_mins(10);
-/// How long nothing false may be said afterwards.
+/// How long no fault may be confirmed afterwards.
 const QUIET: Duration = Duration::from_mins(1);
 /// How long a machine does not run.
 const PAUSED: Duration = Duration::from_mins(10);
@@ -50,10 +50,10 @@ pub const PAUSE: Interruption = Interruption::of(true, pauses);
 pub const NETWORK_LOSS: Interruption = Interruption::of(false, loses_network);
 
 /// The operator is rolled out by another tag of its image.
-pub const ROLL_OUT: Interruption = Interruption::of(true, |bed, _| runs_image(bed, OTHER_IMAGE));
+const ROLL_OUT: Interruption = Interruption::of(true, |bed, _| runs_image(bed, OTHER_IMAGE));
 
 /// The operator is rolled out by its former tag.
-pub const ROLL_BACK: Interruption = Interruption::of(false, |bed, _| runs_image(bed, operator::IMAGE));
+const ROLL_BACK: Interruption = Interruption::of(false, |bed, _| runs_image(bed, operator::IMAGE));
 
 /// containerd ends and starts, as with each of its upgrades.
 pub const RUNTIME_RESTART: Interruption =
@@ -120,18 +120,23 @@ fn loses_network(bed: &mut Bed, name: &str) {
     let lost = Instant::now();
     node.set_plugged(false).unwrap();
     let kind = "ProbeNotReporting";
-    until("its silence is named", UNPLUGGED, || faults_of(bed, name).iter().any(|fault| fault["type"] == kind));
+    until("its silence is named", UNPLUGGED, || names(bed, name, kind));
     Seen { named: seconds(lost.elapsed()), ..Seen::of(kind, "containerd", Way::Real) }.record();
     sleep(UNPLUGGED.saturating_sub(lost.elapsed()));
     node.set_plugged(true).unwrap();
 }
 
-/// Hangs a container, and interrupts its machine as soon as something is done about it. After a boot the decision is about a container
-/// that does not run any more.
-pub fn survives(bed: &mut Bed, interruption: &Interruption) -> String {
+/// Rolls the operator out and back. The tag is made first: the roll-out has to begin while the remediation is open.
+pub fn survives_roll_outs(bed: &mut Bed) -> String {
     for node in bed.nodes() {
         node.run("ctr", &["-n", "k8s.io", "images", "tag", "--force", operator::IMAGE, OTHER_IMAGE]).unwrap();
     }
+    let rolled_out = survives(bed, &ROLL_OUT);
+    format!("{rolled_out}, and {} when it is rolled back", survives(bed, &ROLL_BACK))
+}
+
+/// Hangs a container, and interrupts its machine once the controller has scheduled an attempt.
+pub fn survives(bed: &mut Bed, interruption: &Interruption) -> String {
     let led = leader(bed);
     let node = bed.nodes().iter().find(|node| (node.name == led) == interruption.on_leader).unwrap().clone();
     let name = node.name.as_str();
@@ -155,13 +160,15 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption) -> String {
     let cut = Instant::now();
     (interruption.happens)(bed, name);
     let node = bed.node(name).unwrap();
-    // An answer that only a probe of now can give.
+    // Only a check that begins now has this answer.
     let token = format!("after-{}", cut.elapsed().as_millis());
     let ask = json!({"spec": {"checkRequested": token}}).to_string();
     bed.kubectl(&["patch", "noderuntimehealth", name, "--type=merge", "-p", &ask]).unwrap();
     let runs = || view::pod_runs(&|| bed.command("kubectl"), node, &victim.uid).is_ok_and(|runs| runs.yes());
-    until("the node is well, by a check of now", WELL, || {
-        report(bed, name)["probe"]["checkAnswered"] == token && !faults_of(bed, name).iter().any(is_false) && runs()
+    until("the node is well, by a new check", WELL, || {
+        report(bed, name)["probe"]["checkAnswered"] == token
+            && !faults_of(bed, name).iter().any(is_unexpected)
+            && runs()
     });
     let took = cut.elapsed().as_secs();
     let after = node.read(BOOT_ID).unwrap();
@@ -170,19 +177,20 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption) -> String {
     until("no remediation goes on", WELL, || new(bed).iter().all(has_ended));
     let end = Instant::now() + QUIET;
     while Instant::now() < end {
-        let told: Vec<_> = bed.nodes().iter().flat_map(|node| faults_of(bed, &node.name)).filter(is_false).collect();
-        assert!(told.iter().all(|fault| fault["state"] != "Confirmed"), "said after it was over: {told:#?}");
+        let named: Vec<_> =
+            bed.nodes().iter().flat_map(|node| faults_of(bed, &node.name)).filter(is_unexpected).collect();
+        assert!(named.iter().all(|fault| fault["state"] != "Confirmed"), "confirmed after it was over: {named:#?}");
         sleep(Duration::from_secs(2));
     }
     let executed = |one: &&Value| one["executedAt"].is_string() && one["action"] != "Notify";
-    assert!(attempts(bed).iter().filter(executed).count() <= 1, "done twice: {:#?}", new(bed));
+    assert!(attempts(bed).iter().filter(executed).count() <= 1, "executed twice: {:#?}", new(bed));
     // After a boot nobody knows whether the action or the boot has helped.
     let succeeded = new(bed).last().is_some_and(|last| last["status"]["phase"] == "Succeeded");
     assert!(interruption.boots || succeeded, "{:#?}", new(bed));
     format!("after {took} s")
 }
 
-/// Whether a fault is not there after an interruption. A node that was interrupted again and again does flap.
-fn is_false(fault: &Value) -> bool {
+/// Whether no fault of this kind can be there after an interruption. `NodeFlapping` can: each part interrupts the node once more.
+fn is_unexpected(fault: &Value) -> bool {
     fault["type"] != "NodeFlapping"
 }

@@ -39,10 +39,7 @@ const PARTS: [Part; 11] = [
     ("runtime-restart", "well again after a restart of containerd", |bed| {
         survives(bed, &interruptions::RUNTIME_RESTART)
     }),
-    ("roll-out", "well again after a roll-out of the operator", |bed| {
-        let rolled_out = survives(bed, &interruptions::ROLL_OUT);
-        format!("{rolled_out}, and {} when it is rolled back", survives(bed, &interruptions::ROLL_BACK))
-    }),
+    ("roll-out", "well again after a roll-out of the operator", interruptions::survives_roll_outs),
     ("pause", "well again after a pause of 10 min", |bed| survives(bed, &interruptions::PAUSE)),
     ("network-loss", "well again after 5 min without network", |bed| survives(bed, &interruptions::NETWORK_LOSS)),
     ("reboot", "`Reboot`", reboots_once),
@@ -174,14 +171,17 @@ fn confirmed(bed: &Bed) -> Vec<String> {
 
 /// What the probe of a node reports.
 fn report(bed: &Bed, node: &str) -> Value {
-    let text = bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json"]).unwrap();
-    serde_json::from_str::<Value>(&text).unwrap()["status"].take()
+    operator::health(bed, node).unwrap()["status"].take()
 }
 
 /// The faults of a node, be they the probe's to find or the controller's.
 fn faults_of(bed: &Bed, node: &str) -> Vec<Value> {
-    let status = report(bed, node);
-    ["faults", "clusterFaults"].map(|name| status[name].as_array().cloned().unwrap_or_default()).concat()
+    operator::faults(&operator::health(bed, node).unwrap()).cloned().collect()
+}
+
+/// Whether a node's object names a fault of this kind.
+fn names(bed: &Bed, node: &str, kind: &str) -> bool {
+    faults_of(bed, node).iter().any(|fault| fault["type"] == kind)
 }
 
 /// A pod of the demo on a node that runs, and that no roll-out replaces.

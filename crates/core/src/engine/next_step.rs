@@ -125,7 +125,7 @@ fn is_skipped(
         open_fault.step_index += 1;
     } else if let Some(why) = procedure.skip_reason(cx.cluster, cx.node, &update.remediation) {
         // The record says afterwards, too, that this was not done.
-        record_skipped(cx.ctx, update, &open_fault, step, &why);
+        record_skipped(cx.ctx, update, &open_fault, step, &why, None);
         open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     } else {
         return false;
@@ -212,10 +212,8 @@ fn skip_blocked_step(
     block: &Block,
 ) {
     let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
-    record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()));
-    if let Some(skipped) = update.remediation.steps.last_mut().filter(|_| block.awaits_check()) {
-        skipped.reason = Some(OutcomeReason::CheckFailed);
-    }
+    let reason = block.awaits_check().then_some(OutcomeReason::CheckFailed);
+    record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()), reason);
     open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     if block.waits_for_window() || block.awaits_check() || block.is_ambiguous() {
         open_fault.step_index = rule.next_notify_step(open_fault.step_index);
@@ -223,8 +221,16 @@ fn skip_blocked_step(
     replace(&mut update.remediation, open_fault);
 }
 
-fn record_skipped(ctx: Ctx<'_>, update: &mut RemediationUpdate, open_fault: &RemediationFault, step: &Step, why: &str) {
+fn record_skipped(
+    ctx: Ctx<'_>,
+    update: &mut RemediationUpdate,
+    open_fault: &RemediationFault,
+    step: &Step,
+    why: &str,
+    reason: Option<OutcomeReason>,
+) {
     let mut record = attempt::record(ctx, &update.remediation, open_fault, step, Executor::Controller);
+    record.reason = reason;
     record.finish(StepState::Refused, why, ctx.snapshot.now);
     update.remediation.steps.push(record);
 }

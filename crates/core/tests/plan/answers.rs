@@ -470,7 +470,7 @@ fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_repo
 }
 
 #[test]
-fn what_was_tried_in_vain_before_a_silence_is_not_tried_again_for_an_hour() {
+fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
     let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", hung("log"), None);

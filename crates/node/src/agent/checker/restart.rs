@@ -1,7 +1,7 @@
 //! The preflight of a daemon restart: the daemon is still faulty as reported, and nothing exists that the restart would
 //! break or that would break the restart.
 
-use super::unit::{Process, Unit, expected, is_silence};
+use super::unit::{Process, Unit, expected, find_in, is_silence};
 use super::{Checker, asked, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
@@ -29,12 +29,6 @@ struct Table {
     at_work: Vec<String>,
 }
 
-impl Table {
-    fn has_runtime_in(&self, unit: &str) -> bool {
-        self.runtimes.iter().any(|runtime| runtime.is_in(unit))
-    }
-}
-
 impl Checker {
     /// Returns the unit to restart, if all checks allow it. Slow checks come first: the daemon's own state is checked
     /// last. At the restart the unit must be in the same state as before that check.
@@ -50,7 +44,7 @@ impl Checker {
             self.harmless(daemon, &name, &table).await?;
         }
         match daemon {
-            Daemon::Kubelet => self.kubelet_to_restart(name, kind, params, &table).await,
+            Daemon::Kubelet => self.kubelet_to_restart(name, kind, params, &table.runtimes).await,
             Daemon::Runtime => {
                 let process = of_the_runtime(&table.runtimes, &name, params)?;
                 let unit = self.unit_in_service(name, daemon, process, params, &table.runtimes).await?;
@@ -71,14 +65,14 @@ impl Checker {
         name: String,
         kind: FaultType,
         params: &Restart,
-        table: &Table,
+        runtimes: &[Process],
     ) -> Result<Unit, Refusal> {
         let found = self.kubelet().await?;
         let process = found.as_ref().map(|(_, process)| process);
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;
         }
-        let unit = self.unit_in_service(name, Daemon::Kubelet, process, params, &table.runtimes).await?;
+        let unit = self.unit_in_service(name, Daemon::Kubelet, process, params, runtimes).await?;
         match (kind, &found) {
             (FaultType::FdExhaustion, Some((found, _))) => self.files_still_scarce(found.pid).await?,
             (FaultType::FdExhaustion, None) => {
@@ -157,7 +151,7 @@ impl Checker {
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
         if let Some(call) = table.at_work.first()
-            && (daemon == Daemon::Runtime || table.has_runtime_in(unit))
+            && (daemon == Daemon::Runtime || find_in(&table.runtimes, unit).is_some())
         {
             let message = format!("{call} is at work: a restart of the runtime would cut it off");
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
@@ -217,7 +211,7 @@ impl Checker {
 /// Returns the runtime's process in this unit. If no unit was named, no other process may be the one that the kubelet
 /// uses.
 fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, params: &Restart) -> Result<Option<&'a Process>, Refusal> {
-    if let Some(process) = runtimes.iter().find(|process| process.unit.as_deref() == Some(unit)) {
+    if let Some(process) = find_in(runtimes, unit) {
         return Ok(Some(process));
     }
     let mut others = runtimes.iter().filter(|process| SPEAKERS.contains(&process.command.as_str()));

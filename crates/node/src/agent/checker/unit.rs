@@ -77,6 +77,11 @@ impl Process {
     }
 }
 
+/// Returns the process that belongs to the unit, if one does.
+pub(super) fn find_in<'a>(processes: &'a [Process], unit: &str) -> Option<&'a Process> {
+    processes.iter().find(|process| process.is_in(unit))
+}
+
 /// Returns the expected unit of the daemon: the named one, else the default one if the runtime's socket is at its
 /// standard path.
 pub(super) fn expected(daemon: Daemon, params: &Restart, endpoint: &Endpoint) -> Result<String, Refusal> {
@@ -154,7 +159,7 @@ impl Checker {
         params: &Restart,
         runtimes: &[Process],
     ) -> Result<Unit, Refusal> {
-        let holds_runtime = runtimes.iter().any(|runtime| runtime.is_in(&name));
+        let holds_runtime = find_in(runtimes, &name).is_some();
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
