@@ -35,9 +35,6 @@ use crate::view::{self, Lists, bounded};
 /// How long the kernel or the runtime may take to show what was just done.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// How long containerd may take to load its containers: 5 s for each one behind an unresponsive shim.
-const RELOAD: Duration = Duration::from_mins(2);
-
 /// Which fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -191,17 +188,20 @@ impl Injection {
     }
 }
 
-/// Stops (SIGSTOP) the shim of a pod's sandbox: everything that asks this shim hangs, lists go on answering.
+/// Stops (SIGSTOP) a pod's shim: everything that asks this shim hangs, lists go on answering. Where each container has its own, as with
+/// Docker, or its conmon, as with CRI-O, that of a running container is stopped.
 pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let lists = view::lists(&node.socket(), view::LIMIT)?;
     let sandbox = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
-    let shim = view::shim(node.processes()?, &sandbox.id);
+    let containers = running(&lists, |container| container.sandbox == sandbox.id);
+    let processes = node.processes()?;
+    let shim = containers.iter().chain([&sandbox.id]).find_map(|id| view::shim(processes.clone(), id));
     let shim = shim.with_context(|| format!("sandbox {} has no shim", sandbox.id))?;
     let process = shim.identity();
     let victim = Victim {
         pod_uid: Some(pod_uid.to_owned()),
         sandbox: Some(sandbox.id.clone()),
-        containers: running(&lists, |container| container.sandbox == sandbox.id),
+        containers,
         process: Some(process),
         node_pid: Some(shim.pid),
         path: None,
@@ -216,7 +216,7 @@ pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
 pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
-    restart_containerd(node)?;
+    node.restart_containerd()?;
     ensure!(injection.is_there(node), "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked");
     Ok(injection)
 }
@@ -248,7 +248,8 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     }
     // containerd 2 keeps a second record of each sandbox, and would list it as not ready for ever. Version 1.6 has no such record.
     let _ = ctr(node, &["sandboxes", "rm", "--force", &sandbox.id]);
-    let orphans = orphans_of(&restart_containerd(node)?, Some(pod_uid));
+    node.restart_containerd()?;
+    let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, Some(pod_uid));
     ensure!(!orphans.is_empty(), "pod {pod_uid} has no orphan after the loss of its sandbox");
     Ok(injection)
 }
@@ -287,19 +288,6 @@ fn running(lists: &Lists, wanted: impl Fn(&view::Container) -> bool) -> Vec<Stri
 
 fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
     lists.orphans().filter(|orphan| Some(orphan.pod.uid.as_str()) == pod_uid).map(|orphan| orphan.id.clone()).collect()
-}
-
-/// Restarts containerd and waits until it has loaded what was there: before that its lists are errors.
-fn restart_containerd(node: &Node) -> Result<Lists> {
-    node.restart_containerd()?;
-    let mut lists = view::lists(&node.socket(), view::LIMIT);
-    wait_until(RELOAD, || {
-        if lists.is_err() {
-            lists = view::lists(&node.socket(), view::LIMIT);
-        }
-        lists.is_ok()
-    });
-    lists
 }
 
 /// containerd's own client below CRI; what is gone already is no error.

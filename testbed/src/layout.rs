@@ -1,4 +1,4 @@
-//! Where a distribution of Kubernetes has a node's programs, and which units run them.
+//! Where a distribution of Kubernetes, or a runtime, has a node's programs, and which units run them.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,10 @@ pub(crate) enum Layout {
     K0s,
     /// `MicroK8s`': two units of snap
     MicroK8s,
+    /// Docker's behind cri-dockerd, with the packages of Linux distributions
+    Docker,
+    /// CRI-O's
+    CriO,
 }
 
 /// Places of one layout.
@@ -93,6 +97,19 @@ impl Layout {
                 units: ["snap.microk8s.daemon-containerd", "snap.microk8s.daemon-kubelite"],
                 starter: None,
             },
+            Self::Docker => {
+                Places { socket: "/run/cri-dockerd.sock", units: ["cri-docker", "kubelet"], ..Self::Usual.places() }
+            }
+            Self::CriO => Places { socket: "/run/crio/crio.sock", units: ["crio", "kubelet"], ..Self::Usual.places() },
+        }
+    }
+
+    /// The script that takes an image from a docker-archive on standard input.
+    pub(crate) const fn import(self) -> &'static str {
+        match self {
+            Self::Docker => "docker load",
+            Self::CriO => "podman load -q",
+            _ => "ctr -n k8s.io images import -",
         }
     }
 

@@ -25,6 +25,7 @@ mod accelerator;
 mod files;
 mod image;
 mod node;
+mod runtime;
 
 use accelerator::Accelerator;
 use files::Files;

@@ -18,6 +18,7 @@ use crate::{
     network, node_config, packages,
     process::{self, Identity, wait_until},
     realm::Realm,
+    view,
 };
 
 /// The kubelet's credentials, at kubeadm's place.
@@ -25,8 +26,8 @@ pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 /// How containerd is called, whoever starts it.
 pub(crate) const CONTAINERD_COMMAND: [&str; 1] = ["containerd"];
-/// How long containerd may take to answer; 10 s and more are normal with an unresponsive shim.
-const RUNTIME_READY: Duration = Duration::from_secs(90);
+/// How long a runtime may take to load its containers: containerd needs 5 s for each one behind an unresponsive shim.
+const RUNTIME_READY: Duration = Duration::from_mins(2);
 
 /// A real node of a bed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -98,13 +99,13 @@ impl Parts<'_> {
 }
 
 impl Node {
-    /// Imports a docker-archive into the node's containerd.
+    /// Imports a docker-archive into the node's runtime.
     pub fn import(&self, archive: &Path) -> Result<()> {
         // By stdin: the node's own mounts may cover the archive's path.
         let file = fs::File::open(archive).with_context(|| format!("open {}", archive.display()))?;
-        let mut ctr = self.command("ctr");
-        ctr.args(["-n", "k8s.io", "images", "import", "-"]).stdin(file);
-        images::run(&mut ctr).with_context(|| format!("import {} into node {}", archive.display(), self.name))
+        let mut import = self.command("sh");
+        import.args(["-ec", self.layout.import()]).stdin(file);
+        images::run(&mut import).with_context(|| format!("import {} into node {}", archive.display(), self.name))
     }
 
     /// Name of the node with this number.
@@ -169,17 +170,21 @@ impl Node {
         10248 + 100 * (u16::from(self.number) - 1)
     }
 
-    /// Starts containerd and waits until it answers.
+    /// Starts the runtime and waits until it has loaded what was there: before that its lists are errors.
     pub fn start_containerd(&self) -> Result<()> {
         match self.unit_of("containerd") {
             Some(unit) => self.unit_start(&unit)?,
             None => drop(self.start("containerd", &CONTAINERD_COMMAND.map(str::to_owned))?),
         }
-        let answers = || self.run("ctr", &["--connect-timeout", "1s", "version"]).is_ok();
-        if wait_until(RUNTIME_READY, answers) {
-            return Ok(());
-        }
-        bail!("containerd of {} does not answer, see {}", self.name, self.log("containerd").display())
+        let mut lists = view::lists(&self.socket(), view::LIMIT);
+        wait_until(RUNTIME_READY, || {
+            if lists.is_err() {
+                lists = view::lists(&self.socket(), view::LIMIT);
+            }
+            lists.is_ok()
+        });
+        let what = || format!("the runtime of {} does not answer, see {}", self.name, self.log("containerd").display());
+        lists.map(drop).with_context(what)
     }
 
     /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.

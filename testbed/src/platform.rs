@@ -46,7 +46,7 @@ const fn platform(name: &'static str, debian: Debian, containerd: Option<&'stati
 }
 
 /// All that can be asked for. The first is what machines run unless one is named.
-pub const PLATFORMS: [Platform; 14] = [
+pub const PLATFORMS: [Platform; 16] = [
     platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
     Platform { oci: "crun", ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
     Platform { gates: &["EventedPLEG"], ..platform("containerd-2.4-evented-pleg", Debian::Trixie, Some("2.4.2")) },
@@ -58,6 +58,8 @@ pub const PLATFORMS: [Platform; 14] = [
     Platform { cgroup_v1: true, ..platform("containerd-1.6-cgroup-v1", Debian::Bookworm, None) },
     // The oldest that is supported.
     Platform { kubernetes: Some("1.30.14"), ..platform("kubernetes-1.30", Debian::Trixie, None) },
+    Platform { layout: Layout::Docker, ..platform("docker", Debian::Trixie, None) },
+    Platform { layout: Layout::CriO, ..platform("cri-o", Debian::Trixie, None) },
     layout("layout-k3s", Layout::K3s),
     layout("layout-rke2", Layout::Rke2),
     layout("layout-k0s", Layout::K0s),

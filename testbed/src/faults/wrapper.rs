@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Fault, Injection, RELOAD, SETTLE, Victim, host};
+use super::{Fault, Injection, SETTLE, Victim, host};
 use crate::node::Node;
 use crate::process::wait_until;
 use crate::view::{self, PodName, Process};
@@ -19,6 +19,8 @@ pub(crate) const HANG: &str = "/run/nrh-hang-runc";
 const HOLD: &str = "/run/nrh-hold-runc";
 /// What a call that hangs waits for.
 pub(crate) const NOBODY_WRITES: &str = "/run/nrh-nobody-writes";
+/// How long a kubelet may take to have a container made.
+const MADE: Duration = Duration::from_mins(2);
 /// How long the caller of a `create` that hangs waits for it. A kubelet gives up after four minutes, and containerd ends the script then.
 const DEADLINE: Duration = Duration::from_mins(15);
 
@@ -77,9 +79,9 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
     // Those that begin from now on go through.
     node.remove(HANG)?;
     let process = Some(hung.identity());
-    ensure!(hung.sandbox.is_some(), "the script is not below a shim");
+    ensure!(hung.shim_of.is_some(), "the script is not below a shim");
     Ok(Injection {
-        victim: Victim { sandbox: hung.sandbox, process, node_pid: Some(hung.pid), ..Victim::default() },
+        victim: Victim { sandbox: hung.shim_of, process, node_pid: Some(hung.pid), ..Victim::default() },
         ..injection
     })
 }
@@ -89,15 +91,15 @@ pub fn freeze_init(node: &Node, make: impl FnOnce()) -> Result<Injection> {
     node.write(HOLD, "")?;
     make();
     let mut init = None;
-    wait_until(RELOAD, || {
-        let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.sandbox.is_some();
+    wait_until(MADE, || {
+        let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.shim_of.is_some();
         init = node.processes().ok().and_then(|all| all.into_iter().find(is_init));
         init.is_some()
     });
     let init = init.context("no container is made")?;
     let victim = Victim {
         process: Some(init.identity()),
-        sandbox: init.sandbox,
+        sandbox: init.shim_of,
         node_pid: Some(init.pid),
         path: Some(host::group_with_freezer(init.host_pid)?),
         ..Victim::default()

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::layout::Layout;
 use crate::realm::{output, output_of};
 use crate::{assets, images};
 
@@ -47,6 +48,16 @@ const PACKAGES: [&str; 16] = [
     "openssh-server",
     "libseccomp2",
 ];
+
+/// What a layout needs beside it.
+const fn packages_of(layout: Layout) -> &'static [&'static str] {
+    match layout {
+        Layout::Docker => &["docker.io", "docker-cli"],
+        // podman brings conmon, and takes images from archives.
+        Layout::CriO => &["podman"],
+        _ => &[],
+    }
+}
 
 /// Size of a machine's disk. Only what is written takes room on the disk of the bed.
 const SIZE: &str = "6G";
@@ -104,18 +115,20 @@ impl Image {
         self.0.join("key")
     }
 
-    /// The image of a release; made when there is none from the same inputs.
-    pub(crate) fn ensure(debian: Debian, progress: bool) -> Result<Self> {
-        let inputs = [debian.suite(), &PACKAGES.join(" "), SIZE, UNIT, SET_UP].join("\n");
+    /// The image of a release with what a layout needs; made when there is none from the same inputs.
+    pub(crate) fn ensure(debian: Debian, layout: Layout, progress: bool) -> Result<Self> {
+        let packages = [&PACKAGES, packages_of(layout)].concat().join(",");
+        let inputs = [debian.suite(), &packages, SIZE, UNIT, SET_UP].join("\n");
         let hash = images::sha256(inputs.as_bytes());
         let name = format!("machine-{}-{}", debian.suite(), hash.get(..12).unwrap_or(&hash));
-        assets::cached(&name, "about two minutes", progress, |scratch, made| make(debian, scratch, made)).map(Self)
+        assets::cached(&name, "about two minutes", progress, |scratch, made| make(debian, &packages, scratch, made))
+            .map(Self)
     }
 }
 
-fn make(debian: Debian, scratch: &Path, made: &Path) -> Result<()> {
+fn make(debian: Debian, packages: &str, scratch: &Path, made: &Path) -> Result<()> {
     let root = scratch.join("root");
-    let include = format!("--include={}", PACKAGES.join(","));
+    let include = format!("--include={packages}");
     let mut bootstrap = Command::new("debootstrap");
     bootstrap.args(["--variant=minbase", &include, debian.suite()]).arg(&root);
     output(&mut bootstrap).with_context(|| format!("debootstrap {}", debian.suite()))?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED};
+use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED, runtime};
 use crate::layout::{Layout, called};
 use crate::node::{Node, Parts, Place, kubelet_command};
 use crate::systemd;
@@ -22,21 +22,25 @@ pub(crate) struct Model {
     accelerator: Accelerator,
     /// containerd's programs, where they are not the distribution's.
     containerd: Vec<PathBuf>,
+    /// The program of another runtime.
+    runtime: Option<PathBuf>,
     kubelet: PathBuf,
 }
 
 impl Model {
     /// Makes what is missing.
     pub(crate) fn ensure(platform: Platform, programs: &[PathBuf], progress: bool) -> Result<Self> {
+        let runtime = runtime::program(platform.layout)?;
         packages::ensure(packages::MACHINE, progress)?;
         packages::ensure(packages::MACHINE_IMAGE, progress)?;
         let kubelet = programs.iter().map(|folder| folder.join("kubelet")).find(|path| path.is_file());
-        let image = Image::ensure(platform.debian, progress)?;
+        let image = Image::ensure(platform.debian, platform.layout, progress)?;
         Ok(Self {
             platform,
             accelerator: Accelerator::best(&image)?,
             image,
             containerd: platform.containerd.map_or(Ok(Vec::new()), |version| assets::containerd(version, progress))?,
+            runtime,
             kubelet: kubelet.context("no kubelet")?,
         })
     }
@@ -94,17 +98,20 @@ fn files(parts: &Parts<'_>, model: &Model, name: &str) -> Result<Files> {
         files.program(&path, program)?;
     }
     files.program(&format!("{PLUGINS}/nrh-gate"), parts.workload)?;
-    files.write(
-        "/etc/containerd/config.toml",
-        &node_config::containerd_of_machine(ip, &model.platform, Path::new(PLUGINS)),
-    )?;
     files.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&network::pod_subnet(parts.number)))?;
     for (path, text) in parts.kubelet_files(node_config::kubelet_of_machine(&model.platform))? {
         files.write(path, &text)?;
     }
     let mut command = kubelet_command(name, ip);
     command[0] = called(places.kubelet);
-    if model.platform.layout == Layout::Usual {
+    match &model.runtime {
+        Some(program) => runtime::set_up(&mut files, model.platform.layout, program, PLUGINS)?,
+        None => files.write(
+            "/etc/containerd/config.toml",
+            &node_config::containerd_of_machine(ip, &model.platform, Path::new(PLUGINS)),
+        )?,
+    }
+    if matches!(model.platform.layout, Layout::Usual | Layout::Docker | Layout::CriO) {
         let unit = kubelet_unit(&command.join(" "));
         files.write("/etc/systemd/system/kubelet.service", &unit)?;
     } else {

@@ -171,11 +171,12 @@ impl Views<'_> {
 
 fn compare_node(node: &str, views: &Views, allowed: &Allowed, changes: &mut Changes, counts: &mut Counts) {
     let (before, after) = (views.before, views.after);
-    // A leaked shim's sandbox may be in one list only, or its pod already gone from it.
-    let owners: BTreeMap<&str, &PodName> =
-        [before, after].iter().flat_map(|view| &view.lists.sandboxes).map(|s| (s.id.as_str(), &s.pod)).collect();
-    let orphan_owners: BTreeMap<&str, &PodName> =
-        [before, after].iter().flat_map(|view| &view.lists.containers).map(|c| (c.sandbox.as_str(), &c.pod)).collect();
+    // A leaked shim's sandbox may be in one list only, or its pod already gone from it. A shim may hold a container alone.
+    let lists = || [before, after].into_iter().map(|view| &view.lists);
+    let of_containers = lists().flat_map(|lists| &lists.containers);
+    let of_containers = of_containers.flat_map(|c| [&c.sandbox, &c.id].map(|id| (id.as_str(), &c.pod)));
+    let of_sandboxes = lists().flat_map(|lists| &lists.sandboxes).map(|s| (s.id.as_str(), &s.pod));
+    let owners: BTreeMap<&str, &PodName> = of_containers.chain(of_sandboxes).collect();
     let free = |pod: &PodName| allowed.pod(&pod.namespace, &pod.name);
     let crashes = |pod: &PodName| allowed.crash_loop(&pod.namespace, &pod.name);
     let stopped = allowed.stopped.contains(node);
@@ -201,9 +202,9 @@ fn compare_node(node: &str, views: &Views, allowed: &Allowed, changes: &mut Chan
         changes.compare(What::Container, node, &format!("{name} {id}"), old.cloned(), new.cloned());
     }
     let processes = |view: &NodeView| -> BTreeMap<(i32, u64), String> {
-        let other = view.processes.iter().filter(|process| match &process.sandbox {
+        let other = view.processes.iter().filter(|process| match &process.shim_of {
             Some(id) => {
-                let owner = owners.get(id.as_str()).or_else(|| orphan_owners.get(id.as_str()));
+                let owner = owners.get(id.as_str());
                 let is_shim = process.comm.starts_with(SHIM);
                 !stopped && !owner.is_some_and(|pod| free(pod) || (crashes(pod) && !is_shim))
             }

@@ -18,7 +18,7 @@ fn process(pid: i32, comm: &str, sandbox: Option<&str>) -> Process {
         started: 7,
         comm: comm.into(),
         state: 'S',
-        sandbox: sandbox.map(Into::into),
+        shim_of: sandbox.map(Into::into),
     }
 }
 

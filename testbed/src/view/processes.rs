@@ -26,8 +26,8 @@ pub struct Process {
     pub comm: String,
     /// State letter (`R`, `S`, `D`, `T`, `Z` …)
     pub state: char,
-    /// Sandbox whose shim it is, or below whose shim it runs
-    pub sandbox: Option<String>,
+    /// What its shim or conmon was started for, be it itself or above it: a sandbox; with Docker and CRI-O a container too
+    pub shim_of: Option<String>,
 }
 
 impl Process {
@@ -105,27 +105,34 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
             started: stat.started,
             comm: stat.comm.clone(),
             state: stat.state,
-            sandbox: ancestors(*pid).filter(|ancestor| inside.contains(ancestor)).find_map(|pid| {
-                // The kernel cuts names at 15 characters.
-                let is_shim = table.get(&pid).is_some_and(|stat| stat.comm.starts_with("containerd-shim"));
-                is_shim.then(|| shim_sandbox(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)).flatten()
+            shim_of: ancestors(*pid).filter(|ancestor| inside.contains(ancestor)).find_map(|pid| {
+                let flag = id_flag(&table.get(&pid)?.comm)?;
+                after(flag, &fs::read(format!("/proc/{pid}/cmdline")).ok()?)
             }),
         })
         .collect())
 }
 
-/// The shim of a sandbox among these: the process that was started for it, not one of its children.
-pub fn shim(mut processes: Vec<Process>, sandbox: &str) -> Option<Process> {
-    processes
-        .retain(|p| p.sandbox.as_deref() == Some(sandbox) && p.comm.starts_with("containerd-shim") && p.state != 'Z');
+/// The shim or conmon of a sandbox or container among these: the process that was started for it, not one of its children.
+pub fn shim(mut processes: Vec<Process>, id: &str) -> Option<Process> {
+    processes.retain(|p| p.shim_of.as_deref() == Some(id) && id_flag(&p.comm).is_some() && p.state != 'Z');
     // A shim's own start helper has the same arguments for a moment; the oldest is the shim.
     processes.into_iter().min_by_key(|process| process.started)
 }
 
-/// The sandbox id in a shim's command line.
-fn shim_sandbox(cmdline: &[u8]) -> Option<String> {
+/// The option before the id in the command line of a process that holds a container; `None` for any other process.
+fn id_flag(comm: &str) -> Option<&'static str> {
+    // The kernel cuts names at 15 characters.
+    match comm {
+        "conmon" => Some("-c"),
+        comm => comm.starts_with("containerd-shim").then_some("-id"),
+    }
+}
+
+/// The word after an option in a command line.
+fn after(option: &str, cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|byte| *byte == 0);
-    words.find(|word| *word == b"-id")?;
+    words.find(|word| *word == option.as_bytes())?;
     words.next().map(|id| String::from_utf8_lossy(id).into_owned())
 }
 
@@ -187,10 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn the_sandbox_is_in_the_shims_arguments() {
+    fn the_id_is_in_the_arguments_of_a_shim_and_of_conmon() {
         let cmdline = b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0abc\0-address\0/run/c.sock\0";
-        assert_eq!(shim_sandbox(cmdline), Some("abc".into()));
-        assert_eq!(shim_sandbox(b"containerd-shim\0-id"), None);
+        assert_eq!(id_flag("containerd-shim").and_then(|flag| after(flag, cmdline)), Some("abc".into()));
+        let cmdline = b"/usr/bin/conmon\0-b\0/run/bundle\0-c\0def\0-u\0def\0";
+        assert_eq!(id_flag("conmon").and_then(|flag| after(flag, cmdline)), Some("def".into()));
+        assert_eq!(after("-id", b"containerd-shim\0-id"), None);
     }
 
     #[test]
@@ -206,6 +215,6 @@ mod tests {
         let own = standing(|| all(me)).unwrap();
         let found = own.iter().find(|process| process.host_pid == me).unwrap();
         assert_eq!(found.pid, *nested_pids(me).last().unwrap());
-        assert_eq!(found.sandbox, None);
+        assert_eq!(found.shim_of, None);
     }
 }

@@ -12,6 +12,7 @@ use k8s_cri::v1 as cri;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use serde::{Deserialize, Serialize};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 use super::bounded::block_on;
 
@@ -142,16 +143,22 @@ fn container(mut item: cri::Container) -> Container {
     }
 }
 
-/// Tells by containerd's native `Tasks/Get` which of the named tasks run; each has the whole limit, all are asked at once.
+/// Tells by containerd's native `Tasks/Get`, or by CRI where the runtime has no such call, which of the named tasks run; each has the whole limit, all are asked at once.
 ///
-/// The answer comes from the task's own shim, so a frozen shim shows here and nowhere in the lists.
+/// The native answer comes from the task's own shim, so a frozen shim shows here and nowhere in the lists.
 pub fn tasks_running(socket: &Path, ids: &[String], limit: Duration) -> Result<BTreeMap<String, Result<bool, String>>> {
     let one = |channel: Channel, id: String| async move {
-        let mut client = TasksClient::new(channel);
+        let mut client = TasksClient::new(channel.clone());
         let mut request = tonic::Request::new(GetRequest { container_id: id.clone(), exec_id: String::new() });
         request.metadata_mut().insert("containerd-namespace", tonic::metadata::MetadataValue::from_static("k8s.io"));
         let answer = match tokio::time::timeout(limit, client.get(request)).await {
             Err(_) => Err(format!("Tasks/Get did not answer within {limit:?}")),
+            Ok(Err(status)) if status.code() == Code::Unimplemented => {
+                match tokio::time::timeout(limit, runs(channel, &id)).await {
+                    Err(_) => Err(format!("its status did not come within {limit:?}")),
+                    Ok(answer) => answer.map_err(|status| status.message().to_owned()),
+                }
+            }
             Ok(Err(status)) => Err(format!("Tasks/Get: {}", status.message())),
             // containerd gives a silent shim two seconds and then says that it does not know.
             Ok(Ok(answer)) => match answer.into_inner().process.map(|process| process.status()) {
@@ -170,6 +177,19 @@ pub fn tasks_running(socket: &Path, ids: &[String], limit: Duration) -> Result<B
         }
         Ok(asked.join_all().await.into_iter().collect())
     })
+}
+
+/// Whether a container or a sandbox runs, by CRI.
+async fn runs(channel: Channel, id: &str) -> Result<bool, Status> {
+    let mut client = RuntimeServiceClient::new(channel);
+    let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+    if let Ok(answer) = client.container_status(request).await {
+        let status = answer.into_inner().status.unwrap_or_default();
+        return Ok(status.state() == cri::ContainerState::ContainerRunning);
+    }
+    let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+    let status = client.pod_sandbox_status(request).await?.into_inner().status.unwrap_or_default();
+    Ok(status.state() == cri::PodSandboxState::SandboxReady)
 }
 
 /// `RemoveContainer`: ends it if it runs, and removes it even if its sandbox is missing.

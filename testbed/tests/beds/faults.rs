@@ -166,7 +166,7 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     // The judge is awake: the loss of one bystander's process is seen.
     let workload = view::processes(stage.node.init_pid()).unwrap();
     let sandbox = stage.lists().sandbox_of(&other.uid).unwrap().id.clone();
-    let workload = workload.iter().find(|p| p.sandbox.as_ref() == Some(&sandbox) && p.comm == "workload").unwrap();
+    let workload = workload.iter().find(|p| p.shim_of.as_ref() == Some(&sandbox) && p.comm == "workload").unwrap();
     let own = rustix::process::Pid::from_raw(workload.host_pid).unwrap();
     rustix::process::kill_process(own, Signal::KILL).unwrap();
     until("the bystander runs again", SOON, || stage.runs(&other.uid).yes());
@@ -195,7 +195,7 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
     let processes = view::processes(stage.node.init_pid()).unwrap();
     let shim = processes.iter().find(|process| process.host_pid == shim).unwrap();
     assert_eq!(
-        (shim.state, shim.host_ppid, shim.sandbox.as_ref()),
+        (shim.state, shim.host_ppid, shim.shim_of.as_ref()),
         ('T', stage.node.init_pid(), leaked.victim.sandbox.as_ref())
     );
     let lists = stage.lists();
@@ -247,7 +247,7 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
     until("nothing is left of what was stopped", SOON, || {
         let (lists, processes) = (stage.lists(), view::processes(node.init_pid()).unwrap());
         let known = |id: &String| lists.sandboxes.iter().any(|s| s.id == *id && s.ready);
-        processes.iter().all(|process| process.sandbox.as_ref().is_none_or(known))
+        processes.iter().all(|process| process.shim_of.as_ref().is_none_or(known))
     });
     stage.untainted();
     let mut allowed = Allowed::default().stopped_node(&node.name);
