@@ -28,6 +28,7 @@ pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet}
 pub use runtime::{block_update, duplicate_sandbox, slow_lists, take_network, unresponsive_shim};
 pub use wrapper::{freeze_init, hang_create, wrap_runtime};
 
+use crate::layout::Layout;
 use crate::node::{KubeletStart, Node};
 use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
@@ -209,6 +210,10 @@ pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let injection = Injection::now(Fault::FrozenShim, node, victim);
     ensure!(node.signal(process, Signal::STOP)?, "the shim of sandbox {} ended", sandbox.id);
     ensure!(wait_until(SETTLE, || node.state(process) == Some('T')), "shim {} does not stop", process.pid);
+    if let (Layout::Docker, Some(id)) = (node.layout, injection.victim.containers.first()) {
+        // Docker answers for the container until something waits for it.
+        node.script(r#"docker stop "$1" >/dev/null 2>&1 </dev/null &"#, &[id])?;
+    }
     Ok(injection)
 }
 

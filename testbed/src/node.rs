@@ -99,6 +99,11 @@ impl Parts<'_> {
 }
 
 impl Node {
+    /// Whether its runtime is CRI-O, whose conmon answers nothing that CRI-O waits for.
+    pub(crate) const fn has_conmon(&self) -> bool {
+        matches!(self.layout, Layout::CriO)
+    }
+
     /// Imports a docker-archive into the node's runtime.
     pub fn import(&self, archive: &Path) -> Result<()> {
         // By stdin: the node's own mounts may cover the archive's path.

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use super::calls::DEADLINE;
 use nrh_api::{CONTROLLER_MANAGER, NodeRemediation, RemediationConfig, SYSTEM_NAMESPACE};
 use nrh_core::policy::ActionType;
-use nrh_core::remediation::{ActionResult, Executor, Remediation, StepRecord};
+use nrh_core::remediation::{ActionResult, Executor, Phase, Remediation, StepRecord, StepState};
 use nrh_core::text::bounded;
 
-/// Maximum number of events that wait to be sent. Further ones are dropped and counted.
+/// Maximum number of events that wait to be sent. Further ones are dropped, and the log says so.
 const WAITING: usize = 128;
 /// Maximum length of a note in the API, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -27,6 +27,12 @@ pub enum Kind {
     ActionExecuted,
     /// A step was not executed, or failed.
     ActionNotExecuted,
+    /// A remediation has resolved its faults.
+    RemediationSucceeded,
+    /// A remediation has ended, and a fault is still there.
+    RemediationFailed,
+    /// A remediation has ended before it could resolve its faults.
+    RemediationCancelled,
     /// A person must act.
     ManualActionRequired,
     /// The controller's cordon was removed.
@@ -45,6 +51,9 @@ impl Kind {
         match self {
             Self::ActionExecuted => "ActionExecuted",
             Self::ActionNotExecuted => "ActionNotExecuted",
+            Self::RemediationSucceeded => "RemediationSucceeded",
+            Self::RemediationFailed => "RemediationFailed",
+            Self::RemediationCancelled => "RemediationCancelled",
             Self::ManualActionRequired => "ManualActionRequired",
             Self::Uncordoned => "Uncordoned",
             Self::Untainted => "Untainted",
@@ -117,16 +126,55 @@ impl Events {
         });
     }
 
-    /// Reports that a step waits for a person.
-    pub fn awaits(&self, node: &str, uid: &str, text: String) {
+    /// Reports what a remediation has come to since its state before.
+    pub fn came_to(&self, before: Option<&Remediation>, now: &Remediation) {
+        if let Some(operation) =
+            now.awaiting().filter(|_| before.is_none_or(|before| before.awaiting() != now.awaiting()))
+        {
+            self.of(
+                now,
+                Kind::ManualActionRequired,
+                "Approve",
+                &format!("{}: {}", now.message, now.approve_command(operation)),
+            );
+        }
+        // What the controller executes itself is told when it is done.
+        let on_node = |step: &&StepRecord| step.executor != Executor::Controller && step.started_at.is_some();
+        let was_final = |step: &StepRecord| {
+            let mut known = before.iter().flat_map(|before| &before.steps);
+            known.any(|known| known.operation_id == step.operation_id && known.state.is_final())
+        };
+        let has_failed =
+            |step: &&StepRecord| matches!(step.state, StepState::Failed | StepState::Refused | StepState::TimedOut);
+        for step in now.steps.iter().filter(on_node).filter(has_failed).filter(|step| !was_final(step)) {
+            let what = format!("{}: {}", now.purpose(step), step.message);
+            self.of(now, Kind::ActionNotExecuted, &step.phrase(), &what);
+        }
+        let kind = match now.phase {
+            Phase::Succeeded => Kind::RemediationSucceeded,
+            Phase::Failed | Phase::Quarantined => Kind::RemediationFailed,
+            Phase::Cancelled => Kind::RemediationCancelled,
+            _ => return,
+        };
+        if before.is_none_or(|before| before.phase != now.phase) {
+            self.of(now, kind, kind.as_str(), &now.message);
+        }
+    }
+
+    /// Reports something about the node of a remediation.
+    fn of(&self, remediation: &Remediation, kind: Kind, action: &str, text: &str) {
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            uid: Some(uid.to_owned()),
+            name: Some(remediation.node.clone()),
+            uid: Some(remediation.node_uid.clone()),
             ..ObjectReference::default()
         };
-        self.put(Notice::new(about, Kind::ManualActionRequired, "Approve", text));
+        let note = format!("remediation {}: {text}", remediation.name);
+        self.put(Notice {
+            remediation: Some(reference::<NodeRemediation>(&remediation.name)),
+            ..Notice::new(about, kind, &bounded(action, MAX_ACTION), note)
+        });
     }
 
     /// Reports that the admission policies are not known to be in force.
@@ -185,8 +233,15 @@ impl EventSender {
         let recorder = Recorder::new(client, reporter);
         while let Some(notice) = self.0.recv().await {
             let type_ = match notice.kind {
-                Kind::ActionExecuted | Kind::Uncordoned | Kind::Untainted | Kind::Resumed => EventType::Normal,
-                Kind::ActionNotExecuted | Kind::ManualActionRequired | Kind::Suspended => EventType::Warning,
+                Kind::ActionExecuted
+                | Kind::RemediationSucceeded
+                | Kind::RemediationCancelled
+                | Kind::Uncordoned
+                | Kind::Untainted
+                | Kind::Resumed => EventType::Normal,
+                Kind::ActionNotExecuted | Kind::RemediationFailed | Kind::ManualActionRequired | Kind::Suspended => {
+                    EventType::Warning
+                }
             };
             let event = Event {
                 type_,

@@ -164,11 +164,18 @@ pub fn missed_after(interval: Duration) -> Duration {
     interval.min(LONGEST_INTERVAL) * 3 / 2
 }
 
+/// Age above which the probe that promised a heartbeat within `interval` has missed three.
+pub fn silent_after(interval: Duration) -> Duration {
+    interval.min(LONGEST_INTERVAL) * 7 / 2
+}
+
 /// The last heartbeat that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Time since it arrived.
     pub arrived: Duration,
+    /// Whether that time is known. One that was there before the controller may be of any age.
+    pub dated: bool,
     /// The interval that the probe promises for the next heartbeat.
     pub interval: Duration,
     /// Sequence number.

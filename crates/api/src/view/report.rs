@@ -59,12 +59,13 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
         || faults(old) != faults(new)
 }
 
-/// Sets all ages of a report: its last heartbeat is `arrived` old, and `check_age` is the age now of a reading that was so old at
-/// that heartbeat.
-pub fn age(view: &mut ReportView, arrived: Duration, check_age: impl Fn(Duration) -> Duration) {
+/// Sets all ages of a report: its last heartbeat is `arrived` old, as far as the controller knows. A reading that was `age` old at
+/// that heartbeat is so much older now, and of unknown age where the controller did not see the heartbeat arrive.
+pub fn age(view: &mut ReportView, arrived: Duration, dated: bool) {
     if let Some(heartbeat) = view.heartbeat.as_mut() {
-        heartbeat.arrived = arrived;
+        (heartbeat.arrived, heartbeat.dated) = (arrived, dated);
     }
+    let check_age = |age: Duration| if dated { arrived.saturating_add(age) } else { UNDATED };
     let (age, checked) = view.kubelet.sent;
     view.kubelet.age = age.saturating_add(arrived);
     view.kubelet.checked = check_age(checked);
@@ -83,6 +84,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
         suspended: object.suspended_by_text(),
         heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
             arrived: Duration::ZERO,
+            dated: false,
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),
             sequence: probe.sequence,
             boot_id: bounded(&probe.boot_id, MAX_BOOT_ID),

@@ -122,11 +122,10 @@ impl Applier {
         let Some((uid, version)) = remediation.identity.clone() else {
             return Err(ApplyError::NotNow(format!("remediation {} has no object yet", remediation.name)));
         };
-        let (row, has_asked) = {
+        let (row, before) = {
             let state = self.cache.lock();
-            let known = state.snapshot.remediations.get(&remediation.name);
-            let has_asked = known.is_some_and(|known| known.awaiting() == remediation.awaiting());
-            (state.remediations.get(&remediation.name).cloned().unwrap_or_default(), has_asked)
+            let before = state.snapshot.remediations.get(&remediation.name).cloned();
+            (state.remediations.get(&remediation.name).cloned().unwrap_or_default(), before)
         };
         let status = whole(serde_json::to_value(status(remediation, &row, self.clock.now()))?);
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
@@ -140,11 +139,7 @@ impl Applier {
                     self.lately.wrote(sent, &written);
                 }
                 written.fold(&mut self.cache.lock(), Instant::now());
-                if let Some(operation) = remediation.awaiting().filter(|_| !has_asked) {
-                    let how = remediation.approve_command(operation);
-                    let note = format!("remediation {}: {}: {how}", remediation.name, remediation.message);
-                    self.events.awaits(&remediation.node, &remediation.node_uid, note);
-                }
+                self.events.came_to(before.as_ref(), remediation);
                 if remediation.phase.is_final() {
                     tracing::info!(
                         remediation = remediation.name,
@@ -197,16 +192,17 @@ impl Applier {
 
     /// Removes a finished remediation.
     pub(super) async fn delete_remediation(&self, name: &str) -> Result<(), ApplyError> {
-        let identity = self.cache.lock().snapshot.remediations.get(name).and_then(|e| e.identity.clone());
-        let preconditions = identity.map(|(uid, _)| Preconditions { uid: Some(uid), resource_version: None });
+        let known = self.cache.lock().snapshot.remediations.get(name).filter(|known| known.phase.is_final()).cloned();
+        // Another object may have its name meanwhile.
+        let Some((uid, _)) = known.and_then(|known| known.identity) else { return Ok(()) };
+        let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
         let params = DeleteParams { preconditions, ..DeleteParams::default() };
         let api = self.calls.act::<NodeRemediation>();
         match bounded(|| format!("deleting NodeRemediation {name}"), api.delete(name, &params)).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_conflict() => self.refresh_remediation(name).await,
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => drop(NodeRemediation::forget(name, &mut self.cache.lock())),
         }
-        NodeRemediation::forget(name, &mut self.cache.lock());
         Ok(())
     }
 

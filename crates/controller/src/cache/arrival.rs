@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use nrh_api::health::ProbeStatus;
-use nrh_api::view::report::UNDATED;
+use nrh_core::snapshot::silent_after;
 
-/// Number of compared heartbeats; after as many, a step of the node's clock is forgotten.
+/// Number of compared heartbeats.
 const COMPARED: usize = 6;
 
 /// The heartbeats of one node.
@@ -27,14 +27,19 @@ pub struct ReportArrivals {
 
 impl ReportArrivals {
     /// Records the probe's part of an object that arrived at `now`, `since_start` after this process started. Returns whether
-    /// it is a new heartbeat.
-    pub fn note(&mut self, probe: &ProbeStatus, now: Instant, since_start: Duration) -> bool {
+    /// it is a new heartbeat. `was_silent` is what the last controller said of the probe.
+    pub fn note(&mut self, probe: &ProbeStatus, was_silent: bool, now: Instant, since_start: Duration) -> bool {
         let at = probe.heartbeat_at.map_or(0, jiff::Timestamp::as_millisecond).into();
         let this = (probe.sequence, probe.boot_id.clone(), at);
         if self.last.as_ref() == Some(&this) {
             return false;
         }
-        let first = self.last.is_none();
+        let is_first = self.last.is_none();
+        // The node's clock was set back: the gaps before say nothing about this heartbeat.
+        let is_anew = self.last.as_ref().is_none_or(|(.., before)| at < *before);
+        if is_anew {
+            self.gaps.clear();
+        }
         self.last = Some(this);
         let here = i128::try_from(since_start.as_millis()).unwrap_or(i128::MAX);
         let gap = here.saturating_sub(at);
@@ -44,20 +49,28 @@ impl ReportArrivals {
         self.gaps.push_back(gap);
         let least = self.gaps.iter().min().copied().unwrap_or(gap);
         let late = u64::try_from(gap.saturating_sub(least)).unwrap_or(u64::MAX);
-        // Silence counts from the controller's first reading; a reading of the probe from before that counts as never fresh.
-        self.dated = !first && probe.heartbeat_at.is_some();
-        self.made = Some(now.checked_sub(Duration::from_millis(late)).unwrap_or(now));
+        self.dated = !is_anew && probe.heartbeat_at.is_some();
+        let before = |age: Duration| now.checked_sub(age).unwrap_or(now);
+        self.made = Some(if is_first && was_silent {
+            // The least that this can mean.
+            let interval = Duration::from_secs(probe.interval_seconds.into());
+            before(silent_after(interval) + Duration::from_secs(1))
+        } else {
+            // Silence counts from the controller's first reading.
+            before(Duration::from_millis(late))
+        });
         true
     }
 
     /// Time since the last heartbeat was made, as far as the controller knows.
     pub fn age(&self, now: Instant) -> Duration {
-        self.made.map_or(UNDATED, |made| now.saturating_duration_since(made))
+        self.made.map_or(Duration::MAX, |made| now.saturating_duration_since(made))
     }
 
-    /// Time since a reading that was `age` old when the last heartbeat was made.
-    pub fn check_age(&self, age: Duration, now: Instant) -> Duration {
-        if self.dated { self.age(now).saturating_add(age) } else { UNDATED }
+    /// Whether the age of the last heartbeat is known. The first one may be of any age, and so may the first after the node's clock was
+    /// set back.
+    pub const fn is_dated(&self) -> bool {
+        self.dated
     }
 }
 
@@ -74,6 +87,11 @@ mod tests {
         }
     }
 
+    /// How old a reading is that was so many seconds old at the last heartbeat, where that is known.
+    fn checked(node: &ReportArrivals, age: u64, now: Instant) -> Option<Duration> {
+        node.is_dated().then(|| node.age(now) + secs(age))
+    }
+
     const fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -82,46 +100,53 @@ mod tests {
     #[test]
     fn a_report_from_before_our_start_is_never_fresh_until_the_next_heartbeat() {
         let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
-        assert!(node.note(&beat(7, "2025-01-01T00:00:00Z"), now, secs(1)));
-        assert_eq!(node.check_age(secs(0), now), UNDATED);
+        assert!(node.note(&beat(7, "2025-01-01T00:00:00Z"), false, now, secs(1)));
+        assert_eq!(checked(&node, 0, now), None);
         assert_eq!(node.age(now), secs(0), "silence counts from when we began to look");
-        assert!(!node.note(&beat(7, "2025-01-01T00:00:00Z"), now + secs(5), secs(6)), "the same one, re-listed");
-        assert!(node.note(&beat(8, "2025-01-01T00:00:30Z"), now + secs(10), secs(11)));
-        assert_eq!(node.check_age(secs(2), now + secs(13)), secs(5));
+        assert!(!node.note(&beat(7, "2025-01-01T00:00:00Z"), false, now + secs(5), secs(6)), "the same one, re-listed");
+        assert!(node.note(&beat(8, "2025-01-01T00:00:30Z"), false, now + secs(10), secs(11)));
+        assert_eq!(checked(&node, 2, now + secs(13)), Some(secs(5)));
+    }
+
+    #[test]
+    fn a_probe_that_was_silent_before_our_start_stays_silent_until_it_reports() {
+        let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(10_000));
+        node.note(&beat(7, "2025-01-01T00:00:00Z"), true, now, secs(1));
+        assert_eq!(node.age(now), silent_after(secs(60)) + secs(1));
+        node.note(&beat(8, "2025-01-01T00:01:00Z"), true, now + secs(60), secs(61));
+        assert_eq!(checked(&node, 0, now + secs(60)), Some(secs(0)));
     }
 
     #[test]
     fn heartbeats_that_were_held_up_are_dated_back_whatever_the_nodes_clock_says() {
         let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
-        node.note(&beat(1, "2031-01-01T00:00:00Z"), now, secs(0));
-        node.note(&beat(2, "2031-01-01T00:01:00Z"), now + secs(60), secs(60));
+        node.note(&beat(1, "2031-01-01T00:00:00Z"), false, now, secs(0));
+        node.note(&beat(2, "2031-01-01T00:01:00Z"), false, now + secs(60), secs(60));
         // The watch was interrupted for 200 s, then delivered two reports in a burst.
-        node.note(&beat(3, "2031-01-01T00:02:00Z"), now + secs(260), secs(260));
-        assert_eq!(node.check_age(secs(0), now + secs(260)), secs(140));
-        node.note(&beat(4, "2031-01-01T00:04:20Z"), now + secs(260), secs(260));
-        assert_eq!(node.check_age(secs(0), now + secs(260)), secs(0));
+        node.note(&beat(3, "2031-01-01T00:02:00Z"), false, now + secs(260), secs(260));
+        assert_eq!(checked(&node, 0, now + secs(260)), Some(secs(140)));
+        node.note(&beat(4, "2031-01-01T00:04:20Z"), false, now + secs(260), secs(260));
+        assert_eq!(checked(&node, 0, now + secs(260)), Some(secs(0)));
     }
 
     #[test]
-    fn a_step_of_the_nodes_clock_is_old_at_first_and_forgotten_after_some_heartbeats() {
+    fn a_node_whose_clock_was_set_back_is_not_silent() {
         let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(10_000));
-        node.note(&beat(1, "2025-01-01T02:00:00Z"), now, secs(0));
-        node.note(&beat(2, "2025-01-01T02:01:00Z"), now + secs(60), secs(60));
+        node.note(&beat(1, "2025-01-01T02:00:00Z"), false, now, secs(0));
+        node.note(&beat(2, "2025-01-01T02:01:00Z"), false, now + secs(60), secs(60));
         for i in 0..COMPARED as u64 {
             let at = format!("2025-01-01T01:{:02}:00Z", 2 + i);
-            node.note(&beat(3 + i, &at), now + secs(120 + 60 * i), secs(120 + 60 * i));
-            if i == 0 {
-                assert_eq!(node.check_age(secs(0), now + secs(120)), secs(3600));
-            }
+            node.note(&beat(3 + i, &at), false, now + secs(120 + 60 * i), secs(120 + 60 * i));
+            assert_eq!(node.age(now + secs(120 + 60 * i)), secs(0), "heartbeat {i}");
+            assert_eq!(node.is_dated(), i > 0, "the first one may have been held up");
         }
-        assert_eq!(node.check_age(secs(0), now + secs(420)), secs(0));
     }
 
     #[test]
     fn a_heartbeat_without_a_time_is_never_fresh() {
         let (mut node, now) = (ReportArrivals::default(), Instant::now());
-        node.note(&ProbeStatus::default(), now, secs(0));
-        node.note(&ProbeStatus { sequence: 1, ..ProbeStatus::default() }, now, secs(0));
-        assert_eq!(node.check_age(secs(0), now), UNDATED);
+        node.note(&ProbeStatus::default(), false, now, secs(0));
+        node.note(&ProbeStatus { sequence: 1, ..ProbeStatus::default() }, false, now, secs(0));
+        assert_eq!(checked(&node, 0, now), None);
     }
 }

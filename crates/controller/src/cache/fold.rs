@@ -11,9 +11,11 @@ use tokio::time::Instant;
 use super::report::ControllerStatus;
 use super::versions::{Versions, version_of};
 use super::{RemediationRow, State, mirrored, report};
+use nrh_api::condition::status_of;
 use nrh_api::view::View;
 use nrh_api::{FINALIZER, NodeRemediation, NodeRuntimeHealth};
-use nrh_core::snapshot::{ReportView, Snapshot, missed_after};
+use nrh_core::condition_type::ConditionType;
+use nrh_core::snapshot::{ReportView, Snapshot, TriState, missed_after};
 
 /// Whether the decider has to run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,9 +134,12 @@ impl Ingest for NodeRuntimeHealth {
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         let since_start = state.since_start(now);
-        let probe = self.status.as_ref().and_then(|status| status.probe.as_ref());
-        let beat =
-            probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
+        let beat = self.status.as_ref().is_some_and(|status| {
+            let was_silent = status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False;
+            let arrivals =
+                |probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, was_silent, now, since_start);
+            status.probe.as_ref().is_some_and(arrivals)
+        });
         let current = report::controller_status(&self);
         let known = state.controller_statuses.get(key).and_then(|known| known.check_requested.as_ref());
         // The decision does not read this. The writer that passes the request on is woken by a decision.

@@ -25,7 +25,7 @@ impl State {
         for (node, view) in &mut self.snapshot.reports {
             // By the controller's own clock: a node's may be wrong.
             let arrivals = arrivals.at(node).unwrap_or(&unseen);
-            report::age(view, arrivals.age(now), |sent| arrivals.check_age(sent, now));
+            report::age(view, arrivals.age(now), arrivals.is_dated());
         }
         self.refresh_starts(now);
         self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);

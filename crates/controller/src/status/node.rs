@@ -87,7 +87,7 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
                 match status_view.probe_reporting {
                     TriState::True => "heartbeats arrive as promised",
                     TriState::False => "the probe has missed its promised heartbeats",
-                    TriState::Unknown => "the probe has not reported since this controller started",
+                    TriState::Unknown => "the next report of the probe is late, or there was none yet",
                 },
             )
         })
@@ -103,6 +103,7 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
             ConditionType::SelfHealing,
             status_view.self_healing.status(),
             match status_view.self_healing {
+                SelfHealing::NoFault => Why::NoFault,
                 SelfHealing::Allowed => Why::Allowed,
                 SelfHealing::ManualActionRequired => Why::ManualActionRequired,
                 SelfHealing::DryRun => Why::DryRun,

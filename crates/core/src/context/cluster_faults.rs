@@ -9,6 +9,7 @@ use super::{NodeContext, ObservedFault, Probe, conditions};
 use crate::fault::Fault;
 use crate::faults::probe_not_reporting;
 use crate::kubelet;
+use crate::snapshot::Heartbeat;
 use crate::stuck;
 
 /// Returns the faults that show only in the API.
@@ -34,7 +35,7 @@ pub(super) fn cluster_faults<'a>(
         // The controller watches the Node, so it has the last written state.
         Some(ObservedFault { checked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
     }));
-    if let (Probe::Silent, Some(arrived)) = (node.probe, node.arrived()) {
+    if let (Probe::Silent, Some(&Heartbeat { arrived, .. })) = (node.probe, node.heartbeat()) {
         let fault = probe_not_reporting::fault(node.name, now, arrived);
         own.push(ObservedFault { fault: Cow::Owned(fault), checked: Duration::ZERO, lasted: arrived });
     }

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use super::{Block, ClusterContext, NodeContext, ObservedFault, Probe};
 use crate::blocked::BlockReason;
-use crate::fault::Fault;
+use crate::fault::FaultType;
 use crate::faults::ShowsIn;
+
+/// When a check that was asked for is expected.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Checks that the evidence is good enough to act on: the probe reports, about this node, and has checked recently.
 pub(crate) fn require_fresh(
@@ -18,6 +21,13 @@ pub(crate) fn require_fresh(
         return Ok(());
     }
     match node.probe {
+        Probe::Reporting if node.arrived().is_none() => {
+            let message = format!(
+                "{} ({}): the probe of {} has not reported since this controller started; a new check was requested",
+                fault.kind, fault.subject, node.name
+            );
+            return Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN));
+        }
         Probe::Reporting => {}
         Probe::WrongNode => {
             let message = format!("the report on {} is about another node of that name", node.name);
@@ -39,21 +49,20 @@ pub(crate) fn require_fresh(
             fault.subject,
             limit.as_secs()
         );
-        return Err(Block::new(BlockReason::StaleEvidence, &message).until(Duration::from_secs(5)));
+        return Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN));
     }
     Ok(())
 }
 
 /// Checks whether the node's probe may act. Where actions are disabled, or the probe's self-check failed, nothing acts on the
 /// node, whichever executor would do it.
-pub(crate) fn may_be_touched(node: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
-    let heartbeat = node.report.and_then(|report| report.heartbeat.as_ref());
-    if heartbeat.is_some_and(|heartbeat| heartbeat.actions_enabled) {
+pub(crate) fn may_be_touched(node: &NodeContext<'_>, kind: FaultType) -> Result<(), Block> {
+    if node.heartbeat().is_some_and(|heartbeat| heartbeat.actions_enabled) {
         return Ok(());
     }
     let message = format!(
-        "{} on {}: no action is executed on this node, since actions are disabled there (--allow-actions is off, or the self-check of its probe failed)",
-        fault.kind, node.name
+        "{kind} on {}: no action is executed on this node, since actions are disabled there (--allow-actions is off, or the self-check of its probe failed)",
+        node.name
     );
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }

@@ -116,7 +116,7 @@ fn seen<'a>(node: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
     if node.owns_report()
         && let Some(report) = node.report
     {
-        let arrived = node.arrived().unwrap_or_default();
+        let arrived = report.heartbeat.as_ref().map_or(Duration::ZERO, |heartbeat| heartbeat.arrived);
         // A probe cannot report what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
             let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);

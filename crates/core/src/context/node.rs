@@ -16,8 +16,8 @@ use crate::moment::since;
 use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::snapshot::{
-    CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, SuspectPod, TriState, UnreadableRemediation,
-    missed_after,
+    CommandView, Heartbeat, NodeView, ReportView, SuspectPod, TriState, UnreadableRemediation, missed_after,
+    silent_after,
 };
 
 /// The state of a node's probe.
@@ -106,7 +106,7 @@ pub(crate) type Nodes<'a> = BTreeMap<&'a str, Box<NodeContext<'a>>>;
 
 /// Returns the heartbeat ages after which one heartbeat is missed, and three are.
 pub(super) fn bounds(heartbeat: &Heartbeat) -> (Duration, Duration) {
-    (missed_after(heartbeat.interval), heartbeat.interval.min(LONGEST_INTERVAL) * 7 / 2)
+    (missed_after(heartbeat.interval), silent_after(heartbeat.interval))
 }
 
 impl Probe {
@@ -223,8 +223,13 @@ impl<'a> NodeContext<'a> {
         started && view.ready == TriState::True
     }
 
-    /// Time since the last report arrived.
+    /// Time since the last report arrived, if the controller saw it arrive.
     pub fn arrived(&self) -> Option<Duration> {
-        self.report.and_then(|report| report.heartbeat.as_ref()).map(|heartbeat| heartbeat.arrived)
+        self.heartbeat().filter(|heartbeat| heartbeat.dated).map(|heartbeat| heartbeat.arrived)
+    }
+
+    /// The last heartbeat.
+    pub fn heartbeat(&self) -> Option<&'a Heartbeat> {
+        self.report.and_then(|report| report.heartbeat.as_ref())
     }
 }

@@ -4,7 +4,7 @@ use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
 use crate::command::OutcomeReason;
-use crate::context::{Block, NodeContext, ObservedFault, Probe};
+use crate::context::{Block, NodeContext, ObservedFault, Probe, evidence};
 use crate::fault::{Fault, FaultState};
 use crate::moment::since;
 use crate::plan::BlockReason;
@@ -118,9 +118,11 @@ fn is_skipped(
 ) -> bool {
     let mut open_fault = open_fault.clone();
     let procedure = procedure::of(&step.action);
-    // A new remediation skips such a step, unless it isolates the node. An open one waits.
-    let is_new = update.remediation.identity.is_none() && !step.action.contains();
-    if let Some(block) = procedure.require_available(cx.cluster, cx.node).err().filter(|_| is_new) {
+    // A new remediation skips such a step. It does not do without one that isolates the node, where others are possible. An open
+    // remediation waits.
+    let is_off = evidence::may_be_touched(cx.node, open_fault.kind).is_err();
+    let is_new = update.remediation.identity.is_none() && (is_off || !step.action.contains());
+    if let Some(block) = select::require_available(cx, &open_fault, step).err().filter(|_| is_new) {
         update.remediation.say(block.message());
         open_fault.step_index += 1;
     } else if let Some(why) = procedure.skip_reason(cx.cluster, cx.node, &update.remediation) {

@@ -61,7 +61,7 @@ pub(super) fn open<'a>(
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
     for node in nodes.values().filter(|node| node.open.is_empty() && !ending.contains(node.name)) {
-        candidates.extend(on_node(ctx, node, &mut opened.blocked, requeue));
+        candidates.extend(on_node(ctx, node, slots, &mut opened.blocked, requeue));
     }
     let (mut taken, mut tried): (BTreeMap<&str, &Policy>, BTreeMap<&str, &Policy>) = Default::default();
     for node in nodes.values() {
@@ -120,6 +120,7 @@ fn priority_of_other(node: &str, first: &Policy) -> Block {
 fn on_node<'c>(
     ctx: Ctx<'c>,
     node: &'c NodeContext<'_>,
+    slots: &Slots,
     blocked: &mut Vec<Blocked>,
     requeue: &mut Requeue,
 ) -> Vec<Candidate<'c>> {
@@ -133,7 +134,12 @@ fn on_node<'c>(
         };
         let cx = PolicyContext { ctx, node, policy };
         match cause::judge(cx, seen) {
-            Err(why) => blocked.push(why.about(node.name.to_owned(), id, Some(&policy.name), requeue)),
+            Err(why) => {
+                // A fleet that waits for a slot would else be checked every minute.
+                let is_stale = why.reason == BlockReason::StaleEvidence;
+                let why = is_stale.then(|| blocked_anyway(cx, seen, slots)).flatten().unwrap_or(why);
+                blocked.push(why.about(node.name.to_owned(), id, Some(&policy.name), requeue));
+            }
             Ok(rule) => add(&mut candidates, Candidate::new(cx, (seen, rule), false)),
         }
         let trial = node.trial_for(&seen.fault, policy).map(|policy| PolicyContext { policy, ..cx });
@@ -142,6 +148,24 @@ fn on_node<'c>(
         }
     }
     candidates
+}
+
+/// Why the fault is not remediated now, whatever a check would find.
+fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, slots: &Slots) -> Option<Block> {
+    let PolicyContext { node, policy, .. } = cx;
+    if policy.mode == Mode::DryRun
+        && let Some(simulated) = dry_run::simulated(cx, seen)
+    {
+        return Some(dry_run::block(policy, Some(simulated)));
+    }
+    let of_policy = cx.scope().and_then(|scope| scope.blocked(Some(node)));
+    let has_slot = || slots.nodes_in_flight(&policy.name, policy.mode).any(|name| name == node.name);
+    let blocked = of_policy.or_else(|| slots.refuse(&policy.name, bounds(cx)).filter(|_| !has_slot()));
+    blocked.map(Block::from)
+}
+
+fn bounds(cx: PolicyContext<'_>) -> Bounds {
+    Bounds { in_flight: cx.scope().map_or(0, |scope| scope.max_in_flight), mode: cx.policy.mode }
 }
 
 /// Adds a candidate to those of the same policy. A dry run that owns the fault and a trial stay separate.
@@ -220,11 +244,10 @@ fn begin(
         let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
         return Err(Block::new(BlockReason::InProgress, &message));
     }
-    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
     // The current fleet decides on a slot that the remediation may hold already, not the fleet of that time.
     let others = slots.has(&name).then(|| slots.without(&name));
     let others = others.as_ref().unwrap_or(slots);
-    let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(node, nodes, others));
+    let refused = others.refuse(&policy.name, bounds(cx)).or_else(|| scope?.crowded(node, nodes, others));
     if let Some(refused) = refused {
         return Err(refused.into());
     }

@@ -9,7 +9,6 @@ use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::why_none;
 use crate::policy::{Mode, Rule, RuleMatch};
-use crate::procedure;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
 /// How often one fault may recur within the memory before a person has to check it.
@@ -55,7 +54,6 @@ pub(super) fn of_fault<'p>(cx: PolicyContext<'p>, seen: &ObservedFault<'_>) -> R
             Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
         );
     }
-    evidence::require_fresh(cx.node, seen, cx.cluster)?;
     first_step(cx, seen, rule)?;
     Ok(rule)
 }
@@ -86,13 +84,15 @@ fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
             if keeps {
                 return Ok(());
             }
+            evidence::may_be_touched(cx.node, seen.fault.kind)?;
             let why = notes
                 .last()
                 .map_or_else(|| format!("rule {} has none that remediates or notifies", rule.name), Clone::clone);
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
-        // A hand-off or a drain that the controller may not execute does not block the other steps of the node.
-        let lacking = procedure::of(&step.action).require_available(cx.cluster, cx.node).err();
+        // A hand-off or a drain that the controller may not execute does not block the other steps of the node, nor does a node on which
+        // nothing may be done block a notification.
+        let lacking = select::require_available(cx, &open_fault, step).err();
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
             open_fault.step_index = if step.mode == Mode::DryRun {

@@ -76,7 +76,7 @@ fn may_go_on<'f>(
     let (seen, rule) = attempt::confirmed(cx, open_fault)?;
     checks::still_asked_for(cx, rule, &seen.fault, step)?;
     evidence::require_fresh(cx.node, seen, cx.cluster)?;
-    evidence::may_be_touched(cx.node, &seen.fault)?;
+    evidence::may_be_touched(cx.node, seen.fault.kind)?;
     procedure::of(&step.action).admit_round(cx.cluster, cx.node, remediation)?;
     Ok(&seen.fault)
 }

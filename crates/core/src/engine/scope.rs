@@ -146,11 +146,16 @@ impl<'a> Scope<'a> {
                 0 => String::new(),
                 count => format!(" ({count} of them, of which only their own probe says so, not counted)"),
             };
-            let message = format!(
-                "{} of the {} nodes of policy {name} are unhealthy{own_word}, maxUnhealthy is {}: nothing new starts until \
-                 fewer are",
-                self.unhealthy, self.selected, self.max_unhealthy
-            );
+            // A number that each of many nodes repeats would be written to all of them whenever it changes.
+            let count = match node {
+                Some(_) => format!("too many nodes of policy {name} are unhealthy (its status has the number)"),
+                None => format!(
+                    "{} of the {} nodes of policy {name} are unhealthy{own_word}",
+                    self.unhealthy, self.selected
+                ),
+            };
+            let message =
+                format!("{count}, maxUnhealthy is {}: nothing new starts until fewer are", self.max_unhealthy);
             (BlockReason::MaxUnhealthyExceeded, message)
         })
     }

@@ -157,6 +157,18 @@ pub(super) enum EvidenceRequirement {
     Any,
 }
 
+/// Whether the action of a step can be executed on this node at all.
+pub(super) fn require_available(
+    cx: PolicyContext<'_>,
+    open_fault: &RemediationFault,
+    step: &Step,
+) -> Result<(), Block> {
+    if !step.action.notifies() {
+        evidence::may_be_touched(cx.node, open_fault.kind)?;
+    }
+    procedure::of(&step.action).require_available(cx.cluster, cx.node)
+}
+
 /// Checks whether this step may be taken on this fault now, and returns its executor. `remediation` is the one that takes it, as this
 /// pass has left it so far.
 pub(super) fn may_take(
@@ -179,7 +191,7 @@ pub(super) fn may_take(
         checked => checked?,
     }
     if !step.action.notifies() {
-        evidence::may_be_touched(cx.node, &seen.fault)?;
+        evidence::may_be_touched(cx.node, seen.fault.kind)?;
     }
     let step_cx = StepContext { cluster: cx.cluster, node: cx.node, rule, step, seen };
     let executor = procedure::of(&step.action).admit(&step_cx)?;

@@ -142,6 +142,13 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
             (None, Some(block)) if block.awaits_check() => {
                 (StepState::Cancelled, "the probe did not check its node before it could start")
             }
+            // Every call for it failed: no node was asked. A node that goes down for a reboot may have been asked all the same.
+            (None, None) if is_unasked(record) => {
+                if let Some(step) = update.remediation.current_step_mut() {
+                    step.reason = Some(OutcomeReason::RequestFailed);
+                }
+                (StepState::Failed, "the API server did not take the request in time")
+            }
             (None, _) => (StepState::TimedOut, "the action could not be started in time"),
         };
         return attempt::end(update, state, why, now);
@@ -158,6 +165,11 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
         Ok((fault, _)) => attempt::act(cx, update, record, fault, step),
         Err(block) => update.block(&record.fault_id, block),
     }
+}
+
+/// Whether the node has not been asked to execute the step, as far as the controller knows.
+fn is_unasked(record: &StepRecord) -> bool {
+    record.started_at.is_none() && record.executor != Executor::Controller && !record.action.ends_boot()
 }
 
 /// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or
@@ -274,7 +286,7 @@ fn verify(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
         None => ClearCheck::Clean,
     };
     update.asks_for_check |=
-        cure != ClearCheck::Clean && cx.node.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+        cure != ClearCheck::Clean && cx.node.arrived().is_none_or(|arrived| arrived >= since(now, executed_at));
     let clear_since = (cure == ClearCheck::Clean).then(|| record.clear_since.unwrap_or(now));
     if let Some(current) = update.remediation.current_step_mut() {
         current.clear_since = clear_since;

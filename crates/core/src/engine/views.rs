@@ -235,10 +235,14 @@ fn self_healing(node: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
         BlockReason::NoPolicy,
         BlockReason::NoRule,
         BlockReason::RuleAmbiguous,
+        BlockReason::Paused,
         BlockReason::RequestRejected,
         BlockReason::NodeLimit,
         BlockReason::AwaitingApproval,
+        BlockReason::ActionsDisabled,
+        BlockReason::PodsRunning,
     ];
+    let unknown = [BlockReason::PodUnknown, BlockReason::LedgerUnavailable, BlockReason::AdmissionNotEnforced];
     if has(&needs_a_person) {
         SelfHealing::ManualActionRequired
     } else if has(&[BlockReason::Suspended]) || exclusion::is_suspended(node) {
@@ -247,8 +251,10 @@ fn self_healing(node: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
         SelfHealing::Excluded
     } else if has(&[BlockReason::DryRun]) {
         SelfHealing::DryRun
-    } else if node.probe != Probe::Reporting || has(&[BlockReason::PodUnknown]) {
+    } else if node.probe != Probe::Reporting || has(&unknown) {
         SelfHealing::Unknown
+    } else if node.seen.is_empty() && node.open.is_empty() {
+        SelfHealing::NoFault
     } else {
         SelfHealing::Allowed
     }
@@ -259,7 +265,8 @@ fn pods_progressing(node: &NodeContext<'_>) -> TriState {
     if held_up().any(|fault| fault.state == FaultState::Confirmed) {
         return TriState::False;
     }
-    if held_up().next().is_some() || node.view.is_none() || node.pods.iter().any(|pod| !pod.ready) {
+    let is_checked = node.view.is_some() && node.probe == Probe::Reporting;
+    if held_up().next().is_some() || !is_checked || node.pods.iter().any(|pod| !pod.ready) {
         TriState::Unknown
     } else {
         TriState::True

@@ -28,6 +28,7 @@ fn flap(flaps: &mut Flaps, from: u64, times: u64, every: u64) -> u64 {
 fn report(faults: &[Fault]) -> ReportView {
     let beat = Heartbeat {
         arrived: secs(0),
+        dated: true,
         interval: secs(60),
         sequence: 1,
         actions_enabled: true,

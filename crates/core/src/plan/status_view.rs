@@ -33,6 +33,8 @@ pub enum Health {
 /// Whether the faults of a node are remediated, or would be (column REMEDIATION).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SelfHealing {
+    /// There is nothing to remediate.
+    NoFault,
     /// Nothing blocks remediation for longer than a limit or a window does.
     Allowed,
     /// No step is left for a fault, or a person has to decide.
@@ -52,7 +54,7 @@ impl SelfHealing {
     /// The status of the condition.
     pub const fn status(self) -> TriState {
         match self {
-            Self::Allowed => TriState::True,
+            Self::NoFault | Self::Allowed => TriState::True,
             Self::ManualActionRequired => TriState::False,
             Self::DryRun | Self::Suspended | Self::Excluded | Self::Unknown => TriState::Unknown,
         }

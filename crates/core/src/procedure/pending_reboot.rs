@@ -58,8 +58,8 @@ pub(crate) fn until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation
         step.reason.is_some_and(OutcomeReason::is_delivered) || agent.is_some_and(|agent| agent.reason.is_delivered());
     // The node is in the same boot, by a check that is later than any possible start of the command.
     let is_same = heartbeat.is_some_and(|heartbeat| {
-        let is_later = now.checked_sub(heartbeat.arrived).is_ok_and(|arrived| arrived > unheard);
-        is_later && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
+        let arrived = node.arrived().and_then(|arrived| now.checked_sub(arrived).ok());
+        arrived.is_some_and(|arrived| arrived > unheard) && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
     });
     if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_delivered {
         return None;

@@ -158,6 +158,21 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
     }
 }
 
+/// Every call for a step failed, by an error that is no refusal: a webhook that is down, say.
+#[test]
+fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
+    for _ in 0..400 {
+        world.schedule();
+        world.tick(secs(5));
+    }
+    let tried: Vec<_> = world.only_remediation().steps.iter().map(|step| step.step_index).collect();
+    // The notification's own calls fail too.
+    assert_eq!(tried[..4], [0, 0, 0, 2], "never the harsher step: {tried:?}");
+    assert!(!tried.contains(&1), "{tried:?}");
+    assert!(world.only_remediation().steps[0].is_refused_call(), "{:?}", world.only_remediation().steps[0]);
+}
+
 #[test]
 fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);

@@ -14,7 +14,7 @@ use nrh_testbed_matrix::{Seen, Way};
 use crate::samples::{
     asked, clean_up, cont, cordon, delete_pod, hung, mark_for_reboot, notify, policy, reboot, restart, rule, secs, step,
 };
-use crate::world::{ClearedBy, World, acts, reasons};
+use crate::world::{ClearedBy, World, acts, notification, reasons};
 
 const DEADLOCK: &str = "KernelDeadlock";
 
@@ -267,7 +267,7 @@ fn on_a_node_that_flaps_the_gaps_of_a_condition_do_not_begin_it_anew() {
 
 /// Told in kubernetes-sigs/node-readiness-controller #357.
 #[test]
-fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
+fn without_a_probe_that_reports_and_may_act_the_node_is_not_touched() {
     let fresh = || {
         let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
         write(&mut world, "n1", "True", "r");
@@ -275,12 +275,17 @@ fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
     };
     let mut world = fresh();
     world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
-    assert_eq!((acts(&world.plan()).len(), reasons(&world.plan())), (0, vec![BlockReason::ActionsDisabled]));
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), notification(&plan).is_some(), reasons(&plan)), (1, true, vec![]));
     let mut world = fresh();
     world.node("n1").probe_runs = false;
     world.tick(secs(30));
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::ProbeNotReporting]));
+    // A report from before the controller started may be of any age.
+    let mut world = fresh();
+    world.node("n1").report.heartbeat.as_mut().unwrap().dated = false;
+    assert_eq!((acts(&world.plan()).len(), reasons(&world.plan())), (0, vec![BlockReason::StaleEvidence]));
     let mut world = fresh();
     world.node("n1").report.node_uid = Some("another".into());
     assert_eq!(reasons(&world.plan()), [BlockReason::NodeReplaced]);

@@ -10,7 +10,7 @@ use nrh_core::snapshot::{Snapshot, TriState};
 use nrh_core::window::WindowType;
 
 use crate::samples::{clean_up, cont, cordon, creating, delete_pod, fault, hung, kill, notify, pod, today, tomorrow};
-use crate::world::{ClearedBy, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, notification, reasons, secs};
 
 /// Everything that says no to a fault that is resolved otherwise, and the reason it gives.
 /// Told in kubereboot/kured #976.
@@ -203,13 +203,41 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
     }
 }
 
+/// A fleet that waits for a window or a slot would else be checked every minute.
 #[test]
-fn where_the_probe_may_not_act_nobody_does() {
+fn no_check_is_requested_while_something_else_blocks_anyway() {
+    type Case = (BlockReason, fn(&mut World));
+    let cases: [Case; 6] = [
+        (BlockReason::StaleEvidence, |_| {}),
+        (BlockReason::OutsideWindow, |world| world.policies[0].windows = vec![today(WindowType::Deny)]),
+        (BlockReason::MaxUnhealthyExceeded, |world| world.policies[0].limits.max_unhealthy = Amount::Count(0)),
+        (BlockReason::MaxInFlightReached, |world| world.policies[0].limits.max_in_flight = Amount::Count(0)),
+        (BlockReason::ClusterLimit, |world| world.ceiling = 0),
+        (BlockReason::DryRun, |world| {
+            world.policies[0].mode = Mode::DryRun;
+            world.pass();
+        }),
+    ];
+    for (reason, change) in cases {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+        change(&mut world);
+        let mut snapshot = world.snapshot();
+        snapshot.reports.get_mut("n1").unwrap().faults[0].checked = secs(600);
+        assert_eq!(reasons(&plan(&snapshot, &world.settings)), [reason]);
+    }
+}
+
+#[test]
+fn where_the_probe_may_not_act_nobody_does_and_a_person_is_told() {
     for kubelet in [TriState::True, TriState::False] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
         (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);
         let plan = world.plan();
-        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]), "{kubelet:?}");
+        assert_eq!(
+            (acts(&plan).len(), notification(&plan).is_some(), reasons(&plan)),
+            (1, true, vec![]),
+            "{kubelet:?}"
+        );
     }
 }

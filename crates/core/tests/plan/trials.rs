@@ -49,9 +49,9 @@ fn the_column_remediation_says_what_stands_in_the_way() {
     type Change = fn(&mut World);
     let cases: [(SelfHealing, bool, Change); 9] = [
         (SelfHealing::Allowed, true, |_| {}),
-        (SelfHealing::Allowed, false, |_| {}),
+        (SelfHealing::NoFault, false, |_| {}),
         (SelfHealing::DryRun, true, |world| world.policies[0].mode = Mode::DryRun),
-        (SelfHealing::Allowed, false, |world| world.policies[0].mode = Mode::DryRun),
+        (SelfHealing::NoFault, false, |world| world.policies[0].mode = Mode::DryRun),
         (SelfHealing::Suspended, true, |world| world.policies[0].suspend = true),
         (SelfHealing::Suspended, true, |world| world.suspended = Some("by ann".into())),
         (SelfHealing::Excluded, false, |world| world.node("n1").view.exclusions.push("maintenance".into())),

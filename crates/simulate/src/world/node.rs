@@ -71,6 +71,7 @@ impl WorldNode {
         let uid = format!("uid-{name}");
         let heartbeat = Heartbeat {
             arrived: CHECKED,
+            dated: true,
             interval: INTERVAL,
             sequence: 1,
             boot_id: String::new(),

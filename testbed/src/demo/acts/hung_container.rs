@@ -1,4 +1,5 @@
-//! Act 1: a shim is frozen, then its pod is deleted. Kubernetes says Ready and `1/1 Terminating` for ever.
+//! Act 1: a shim is frozen, then its pod is deleted. Kubernetes says Ready and `1/1 Terminating` for ever. CRI-O ends a pod whose conmon is
+//! frozen, so that pod is not deleted.
 
 use anyhow::{Context, Result};
 
@@ -15,6 +16,10 @@ const DAEMON_SET: &str = "log-shipper";
 /// See the module.
 #[derive(Debug, Default)]
 pub(in super::super) struct HungContainer;
+
+const fn deletes(stage: &Stage) -> bool {
+    !stage.sick.has_conmon()
+}
 
 impl Act for HungContainer {
     fn name(&self) -> &'static str {
@@ -36,13 +41,16 @@ impl Act for HungContainer {
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
         let pod = stage.running_pod(DAEMON_SET)?;
         let injection = faults::freeze_shim(&stage.sick, &pod.uid)?;
-        stage.delete_pod(&pod)?;
+        if deletes(stage) {
+            stage.delete_pod(&pod)?;
+        }
         Ok(injection)
     }
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
-        Ok(injection.is_stopped(&stage.sick) && stage.pod_by_uid(uid)?.is_some_and(|pod| pod.deleting))
+        Ok(injection.is_stopped(&stage.sick)
+            && stage.pod_by_uid(uid)?.is_some_and(|pod| pod.deleting == deletes(stage)))
     }
 
     fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
@@ -51,9 +59,10 @@ impl Act for HungContainer {
 
     fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
+        let before = deletes(stage).then_some(uid);
         Ok(!injection.is_stopped(&stage.sick)
-            && stage.pod_by_uid(uid)?.is_none()
-            && stage.daemon_set_runs(DAEMON_SET, Some(uid))?)
+            && stage.pod_by_uid(uid)?.is_none() == deletes(stage)
+            && stage.daemon_set_runs(DAEMON_SET, before)?)
     }
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
