@@ -19,10 +19,7 @@ mod window;
 
 pub use drain::Drain;
 pub use selector::FaultSelector;
-pub use status::{
-    FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus, TopologyLimitStatus,
-    WindowStatus,
-};
+pub use status::{FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus};
 pub use step::{Cordon, Notify, PolicyStep, ReleaseHungProcess, Verify};
 pub use taint::Taint;
 pub use window::PolicyWindow;
