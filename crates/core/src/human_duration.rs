@@ -31,6 +31,21 @@ pub mod plain {
     }
 }
 
+/// A field of the standard library's type that objects hold as whole seconds.
+pub mod seconds {
+    use super::{Deserialize, Deserializer, Duration, Serializer};
+
+    /// Writes the seconds.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(duration.as_secs())
+    }
+
+    /// Reads the seconds.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_secs)
+    }
+}
+
 /// Shortest duration a field takes.
 pub const MIN: Duration = Duration::from_secs(1);
 /// Longest duration a field takes.

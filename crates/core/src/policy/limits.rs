@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::fault::FaultType;
-use crate::human_duration::{HumanDuration, plain};
+use crate::human_duration::{HumanDuration, plain, seconds};
 use crate::matching::LABEL_KEY;
 use crate::text::bounded;
 
@@ -131,19 +131,6 @@ pub struct History {
 impl Default for History {
     fn default() -> Self {
         Self { limit: 50, ttl: Duration::from_hours(7 * 24) }
-    }
-}
-
-/// A time in whole seconds.
-mod seconds {
-    use super::{Deserialize, Deserializer, Duration, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(time.as_secs())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u32::deserialize(from).map(|seconds| Duration::from_secs(seconds.into()))
     }
 }
 
