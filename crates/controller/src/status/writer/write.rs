@@ -19,11 +19,10 @@ use crate::cache::{Cache, State};
 use crate::calls::{CallError, Calls, bounded};
 use crate::commands::{Ask, Command, owned_by};
 use crate::events::Events;
-use crate::status::node::NodePart;
 use nrh_api::view::guard::Guarded;
 use nrh_api::{
-    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, NodeRuntimeHealth, NodeRuntimeHealthSpec, RemediationConfig,
-    RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
+    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, NodeRuntimeHealth, NodeRuntimeHealthSpec,
+    NodeRuntimeHealthStatus, RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus,
 };
 
 /// Key of the only `RemediationConfig`.
@@ -39,7 +38,7 @@ pub enum Write {
     /// Ask the probe for a fresh check.
     Check { node: String, node_uid: String, row: Option<CommandRow>, ask: Ask },
     /// Write the controller's part.
-    Node { node: String, part: Box<NodePart> },
+    Node { node: String, part: Box<NodeRuntimeHealthStatus> },
     /// Write a policy's status.
     Policy { name: String, status: Box<RemediationPolicyStatus> },
     /// Write the status of the `RemediationConfig`, and report whether it begins or ends to suspend all remediation.
@@ -87,10 +86,10 @@ impl Write {
 }
 
 /// Writes the controller's part, and removes what others have written there.
-async fn write_node(calls: &Calls, cache: &Cache, node: &str, part: &NodePart) -> Result<(), CallError> {
+async fn write_node(calls: &Calls, cache: &Cache, node: &str, part: &NodeRuntimeHealthStatus) -> Result<(), CallError> {
     let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
     let what = || format!("writing the status of NodeRuntimeHealth {node}");
-    let patch = Patch::Apply(node_patch(part));
+    let patch = Patch::Apply(status_patch::<NodeRuntimeHealth>(part));
     let before = latest::<NodeRuntimeHealth>(cache, node);
     let written = bounded(what, api.patch_status(node, &apply(), &patch)).await?;
     let foreign = foreign(&written, part);
@@ -116,7 +115,7 @@ where
 {
     let api: Api<Guarded<K>> = calls.act();
     let what = || format!("writing the status of {} {name}", K::KIND);
-    let patch = Patch::Apply(json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status}));
+    let patch = Patch::Apply(status_patch::<K>(status));
     let before = latest::<K>(cache, name);
     let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
     let about = written.meta().clone();
@@ -126,10 +125,10 @@ where
 
 /// The controller's fields that still differ after an apply, as a merge patch that removes them. An apply removes only what the
 /// controller has applied, not what others wrote there. The next round writes the controller's own values again.
-fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
+fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodeRuntimeHealthStatus) -> Option<serde_json::Value> {
     let status = written.0.as_ref().ok()?.status.as_ref()?;
     let fields = [
-        ("flapping", status.flapping.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)),
+        ("flapping", status.flapping != part.flapping),
         ("clusterFaults", part.cluster_faults.is_empty() && !status.cluster_faults.is_empty()),
         ("kubeletVersion", status.kubelet_version != part.kubelet_version),
     ];
@@ -138,28 +137,13 @@ fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serd
     (!fields.is_empty()).then(|| fields.into())
 }
 
-fn apply() -> PatchParams {
-    PatchParams::apply(CONTROLLER_MANAGER).force()
+/// All fields that the controller owns in the status: the API server removes those that an apply leaves out.
+fn status_patch<K: Resource<DynamicType = ()>>(status: &impl Serialize) -> serde_json::Value {
+    json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status})
 }
 
-/// All fields that the controller owns in the object: the API server removes those that an apply leaves out.
-fn node_patch(part: &NodePart) -> serde_json::Value {
-    let mut status = json!({
-        "observedGeneration": part.observed_generation,
-        "remediation": part.remediation, "summary": part.summary, "conditions": part.conditions,
-    });
-    if let Some(fields) = status.as_object_mut() {
-        if !part.cluster_faults.is_empty() {
-            fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
-        }
-        if let Some(flap) = &part.flap {
-            fields.insert("flapping".to_owned(), json!(flap));
-        }
-        if let Some(version) = &part.kubelet_version {
-            fields.insert("kubeletVersion".to_owned(), json!(version));
-        }
-    }
-    json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()), "status": status})
+fn apply() -> PatchParams {
+    PatchParams::apply(CONTROLLER_MANAGER).force()
 }
 
 /// The latest known version of an object, read before the controller sends a call about it.
