@@ -16,18 +16,20 @@ use crate::window;
 /// Maximum number of entries shown of each kind.
 pub const MAX_SHOWN: usize = 16;
 
-/// Overall health of a node, as the first column shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Health {
-    /// Nothing confirmed, and the probe reports.
-    Healthy,
-    /// Something is suspected or confirmed that does not harm pods now.
-    Degraded,
-    /// A confirmed fault harms pods or the node.
-    Unhealthy,
-    /// Nobody could check.
-    #[default]
-    Unknown,
+crate::named! {
+    /// Overall health of a node, as the first column shows it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum Health {
+        /// Nothing confirmed, and the probe reports.
+        Healthy,
+        /// Something is suspected or confirmed that does not harm pods now.
+        Degraded,
+        /// A confirmed fault harms pods or the node.
+        Unhealthy,
+        /// Nobody could check.
+        #[default]
+        Unknown,
+    }
 }
 
 /// Whether the faults of a node are remediated, or would be (column REMEDIATION).
