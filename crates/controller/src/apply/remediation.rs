@@ -7,14 +7,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
+use kube::api::{ObjectMeta, Patch};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
 use crate::cache::RemediationRow;
 use crate::cache::fold::Ingest;
-use crate::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
+use crate::calls::{CallError, bounded, bounded_opt, delete_params, our_label, patch_params, post_params};
 use nrh_api::condition::condition;
 use nrh_api::convert::{remediation_spec, remediation_status};
 use nrh_api::view::guard::Guarded;
@@ -32,7 +32,7 @@ const NOTED_WITHIN: Duration = Duration::from_secs(30);
 /// The labels by which a remediation is found.
 pub(super) fn labels(remediation: &Remediation) -> BTreeMap<String, String> {
     BTreeMap::from([
-        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        our_label(),
         (NODE_LABEL.to_owned(), short_name(&remediation.node, 63)),
         (POLICY_LABEL.to_owned(), short_name(&remediation.policy, 63)),
     ])
@@ -198,8 +198,7 @@ impl Applier {
     /// Removes a finished remediation.
     pub(super) async fn delete_remediation(&self, name: &str) -> Result<(), ApplyError> {
         let identity = self.cache.lock().snapshot.remediations.get(name).and_then(|e| e.identity.clone());
-        let preconditions = identity.map(|(uid, _)| Preconditions { uid: Some(uid), resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let params = delete_params(identity.map(|(uid, _)| uid));
         let api = self.calls.act::<NodeRemediation>();
         match bounded(|| format!("deleting NodeRemediation {name}"), api.delete(name, &params)).await {
             Ok(_) => {}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use k8s_openapi::ClusterResourceScope;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use crate::cache::fold::Ingest;
 use crate::cache::guard::Guardable;
 use crate::cache::versions::version_of;
 use crate::cache::{Cache, State};
-use crate::calls::{CallError, Calls, bounded};
+use crate::calls::{CallError, Calls, bounded, delete_params, our_label, patch_params, post_params};
 use crate::commands::{Ask, Command, owned_by};
 use crate::events::Events;
 use nrh_api::view::guard::Guarded;
@@ -96,10 +96,9 @@ async fn write_node(calls: &Calls, cache: &Cache, node: &str, part: &NodeRuntime
     fold(cache, before, written);
     let Some(foreign) = foreign else { return Ok(()) };
     tracing::warn!(node, fields = %foreign, "somebody else has written what is the controller's; it is removed");
-    let by_us = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
     let what = || format!("removing what others wrote into the status of NodeRuntimeHealth {node}");
     let patch = Patch::Merge(json!({"status": foreign}));
-    fold(cache, before, bounded(what, api.patch_status(node, &by_us, &patch)).await?);
+    fold(cache, before, bounded(what, api.patch_status(node, &patch_params(), &patch)).await?);
     Ok(())
 }
 
@@ -165,7 +164,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
         metadata: ObjectMeta {
             name: Some(node.to_owned()),
             owner_references: Some(vec![owned_by(node, node_uid)]),
-            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
+            labels: Some(BTreeMap::from([our_label()])),
             ..ObjectMeta::default()
         },
         spec: NodeRuntimeHealthSpec::default(),
@@ -173,8 +172,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
     };
     let api = calls.act::<NodeRuntimeHealth>();
     let before = latest::<NodeRuntimeHealth>(cache, node);
-    let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
-    match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&params, &object)).await {
+    match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&post_params(), &object)).await {
         Ok(made) => {
             fold(cache, before, made);
             cache.wake();
@@ -188,8 +186,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
 
 /// Removes the report of an earlier node of the same name; the next round creates the right one.
 async fn remove(calls: &Calls, node: &str, uid: &str) -> Result<(), CallError> {
-    let same = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-    let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+    let params = delete_params(Some(uid.to_owned()));
     let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
     match bounded(|| format!("deleting NodeRuntimeHealth {node}"), api.delete(node, &params)).await {
         Ok(_) => Ok(()),
