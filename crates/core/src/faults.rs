@@ -101,7 +101,9 @@ impl FaultType {
 
     /// Usual time from the first sign to `Confirmed`: what `nrh generate thresholds` prints, and a timeline takes for it.
     pub fn usual_time_to_confirm(self, thresholds: &Thresholds) -> Duration {
-        (self.spec().time_to_confirm)(thresholds)
+        let spec = self.spec();
+        let first = || spec.confirm.first().map_or(Duration::ZERO, |first| thresholds.confirm(first).usual_time());
+        spec.time_to_confirm.map_or_else(first, |of| of(thresholds))
     }
 }
 

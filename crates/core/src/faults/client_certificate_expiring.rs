@@ -18,7 +18,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     worst_severity: Severity::High,
     condition: Some(ConditionType::ClientCertificateValid),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // The severity is High once the kubelet cannot prove its identity.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,

@@ -18,7 +18,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&SKEW],
     condition: Some(ConditionType::ClockSynchronised),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Host)
 };

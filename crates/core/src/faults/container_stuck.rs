@@ -20,7 +20,6 @@ const CONFIRM: Confirm = Confirm::new("containerStuck", 3, 30, 600);
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Container)
 };
 

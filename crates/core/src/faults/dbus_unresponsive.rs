@@ -16,7 +16,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::SystemdResponsive),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |fault| {
         // The severity is High where systemd does not answer. After an error, root can still use another way.
         let silent = fault.severity >= Severity::High;

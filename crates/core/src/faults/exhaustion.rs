@@ -18,7 +18,6 @@ pub(super) const PIDS: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_PIDS],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_PIDS).usual_time(),
     // Neither the kubelet nor the runtime starts where the kernel refuses threads during the start.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
@@ -30,7 +29,6 @@ pub(super) const FILES: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_FILES],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_FILES).usual_time(),
     restart_harms: |fault| {
         let of_node = matches!(fault.subject.kind, SubjectKind::Host);
         ByDaemon { kubelet: of_node, runtime: of_node }

@@ -15,7 +15,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     worst_severity: Severity::High,
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // The severity is High once the kubelet cannot read the list any more.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,

@@ -21,7 +21,6 @@ pub(super) const READ_ONLY: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_READ_ONLY],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_READ_ONLY).usual_time(),
     // Neither the kubelet nor the runtime starts where it cannot write.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::Critical, SubjectKind::Filesystem)
@@ -31,7 +30,6 @@ pub(super) const FULL: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_FULL],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_FULL).usual_time(),
     // The databases of the runtime break on a full disk.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)

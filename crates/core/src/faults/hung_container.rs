@@ -25,7 +25,6 @@ pub const CONFIRM: Confirm = Confirm::new("hungContainer", 3, 20, 40).may_be_slo
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // At its start the kubelet asks every container and waits for each that does not answer. The runtime leaves the shim behind.
     // CRI-O answers for a container whose conmon is stopped, and asks no conmon at its start.
     restart_harms: |fault| ByDaemon { kubelet: !fault.target.is_conmon(), runtime: !fault.target.is_conmon() },

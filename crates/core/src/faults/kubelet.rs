@@ -35,7 +35,6 @@ pub(super) const DOWN: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_DOWN],
     bounds: &[&START_AGE],
     condition: Some(ConditionType::KubeletReady),
-    time_to_confirm: |of| of.confirm(&CONFIRM_DOWN).usual_time(),
     down: Some(Daemon::Kubelet),
     names: |_| true,
     pods_cannot_end: true,
@@ -46,7 +45,6 @@ pub(super) const DOWN: FaultSpec = FaultSpec {
 pub(super) const CRASH_LOOP: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_CRASH_LOOP],
     condition: Some(ConditionType::KubeletReady),
-    time_to_confirm: |of| of.confirm(&CONFIRM_CRASH_LOOP).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { kubelet: Err("it is restarted again and again already"), ..NO_RESTART },

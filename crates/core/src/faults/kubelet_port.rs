@@ -33,7 +33,6 @@ pub(super) const SYNC_LOOP: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_SYNC_LOOP],
     condition: Some(ConditionType::SyncLoopRunning),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_SYNC_LOOP).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { kubelet: Err("what its loop waits for outlives a restart"), ..NO_RESTART },
@@ -51,7 +50,7 @@ pub(super) const PLEG: FaultSpec = FaultSpec {
     bounds: &[&SLOW_RELIST],
     condition: Some(ConditionType::PlegHealthy),
     lasting: true,
-    time_to_confirm: |of| of.bound(&SLOW_RELIST).saturating_add(of.confirm(&CONFIRM_PLEG).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&SLOW_RELIST).saturating_add(of.confirm(&CONFIRM_PLEG).usual_time())),
     remedy: Remedy { restart: SAME_CONTAINER, ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };

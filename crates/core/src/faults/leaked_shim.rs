@@ -26,7 +26,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     bounds: &[&AGE],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |fault| ByDaemon { kubelet: false, runtime: !fault.target.is_conmon() },
     names: |target| target.process.is_some() || target.sandbox_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },

@@ -18,7 +18,6 @@ const CONFIRM: Confirm = Confirm::new("lostTask", 3, 20, 60).may_be_slow();
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 

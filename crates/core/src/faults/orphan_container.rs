@@ -25,9 +25,9 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&KUBELET_UP, &KUBELET_DOWN],
     worst_severity: Severity::Critical,
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| {
+    time_to_confirm: Some(|of| {
         of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
-    },
+    }),
     // The severity is High only while the kubelet is down and none has completed a start since the orphan was first seen: the
     // orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },

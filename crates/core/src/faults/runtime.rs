@@ -20,7 +20,6 @@ const CONFIRM_LIST_HUNG: Confirm = Confirm::new("runtimeListHung", 3, 10, 20).ma
 pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_UNREACHABLE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.confirm(&CONFIRM_UNREACHABLE).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: false },
     runtime_unresponsive: true,
     down: Some(Daemon::Runtime),
@@ -34,7 +33,7 @@ pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_LIST_HUNG],
     bounds: &[&LIST_DEADLINE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time())),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     runtime_unresponsive: true,
     names: |_| true,

@@ -26,7 +26,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     bounds: &[&STILL, &AGE],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // A restart interrupts the client half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,

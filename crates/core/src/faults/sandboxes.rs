@@ -21,7 +21,6 @@ const CONFIRM_GHOST: Confirm = Confirm::new("ghostSandbox", 3, 30, 600);
 pub(super) const DUPLICATE: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_DUPLICATE],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM_DUPLICATE).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Sandbox)
 };
 
@@ -29,7 +28,6 @@ pub(super) const GHOST: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_GHOST],
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_GHOST).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Sandbox)
 };

@@ -24,7 +24,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&AGE],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // A kubelet with such a thread does not end and keeps its ports, so the next kubelet cannot open them. A process of the
     // runtime outlives the runtime as a leftover that does not answer.
     restart_harms: |fault| ByDaemon { kubelet: matches!(fault.subject.kind, SubjectKind::Kubelet), runtime: true },

@@ -20,7 +20,6 @@ const CONFIRM: Confirm = Confirm::new("unresponsiveShim", 3, 20, 120).may_be_slo
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Shim)
