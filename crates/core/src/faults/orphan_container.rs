@@ -7,7 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists,
+    of_pod, short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck};
 use crate::reason::ConditionReason;
@@ -41,12 +42,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 const MANY: usize = 3;
 const MANY_PERCENT: usize = 30;
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::OrphanContainer;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     let candidates = candidates(lists);
     if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
         let detail = format!(
@@ -54,7 +51,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             candidates.len(),
             lists.containers.len()
         );
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let before_1_24 = kubelet_before_1_24(seen);
     let mut coverage = Coverage::new(Verdict::Clean { checked });
@@ -73,7 +70,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
         }
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 /// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to other users of the

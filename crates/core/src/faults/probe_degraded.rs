@@ -55,7 +55,7 @@ fn of_thread<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     }
 }
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Coverage {
     let (kind, now) = (FaultType::ProbeDegraded, seen.now);
     let collectors = [
         ("runtime", of_call(&seen.runtime, now, STALE)),
@@ -97,5 +97,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         };
         coverage.named.insert(collector.to_owned(), verdict);
     }
-    findings.cover(kind, coverage);
+    coverage
 }

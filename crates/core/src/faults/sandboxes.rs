@@ -6,7 +6,8 @@ use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, kind_not_known, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, kind_not_known, lists, of_pod,
+    short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, RuntimeKind, SandboxSeen};
 use crate::text::bounded;
@@ -34,12 +35,8 @@ pub(super) const GHOST: FaultSpec = FaultSpec {
 
 /// Detects pods with more than one ready sandbox. Only sandboxes in both lists of a round count: a sandbox that is just being
 /// created or removed is in one of them.
-pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::DuplicateSandbox;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     let stayed: BTreeSet<&str> = lists.sandboxes_again.iter().map(String::as_str).collect();
     let mut by_pod: BTreeMap<&str, Vec<&SandboxSeen>> = BTreeMap::new();
     let ready = |sandbox: &&SandboxSeen| sandbox.ready && stayed.contains(sandbox.id.as_str());
@@ -59,7 +56,7 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             short(&newest.id)
         );
         findings.sightings.push(Sighting {
-            kind,
+            kind: FaultType::DuplicateSandbox,
             key: uid.to_owned(),
             certain: true,
             harm: Harm::Always,
@@ -79,19 +76,15 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             without_kubelet: None,
         });
     }
-    findings.cover(kind, Coverage::new(Verdict::Clean { checked }));
+    Ok(Coverage::new(Verdict::Clean { checked }))
 }
 
 /// Detects sandboxes that are listed as not ready and that the runtime does not know when asked by id. cri-dockerd lists every
 /// sandbox that it has recorded, also if the container behind it is gone. Other runtimes list the sandboxes that exist.
-pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::GhostSandbox;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     if seen.kind == RuntimeKind::Unknown {
-        return findings.blind(kind, kind_not_known());
+        return Err(kind_not_known());
     }
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for sandbox in lists.sandboxes.iter().filter(|sandbox| !sandbox.ready && seen.kind == RuntimeKind::Docker) {
@@ -116,7 +109,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             of_pod(Some(&sandbox.pod))
         );
         findings.sightings.push(Sighting {
-            kind,
+            kind: FaultType::GhostSandbox,
             certain: true,
             harm: Harm::Always,
             severity: Severity::Low,
@@ -141,7 +134,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             without_kubelet: None,
         });
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 fn describe(sandbox: &SandboxSeen, lists: &ListRound) -> String {
