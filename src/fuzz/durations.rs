@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::api::duration::{HumanDuration, MAX, MIN};
 use crate::api::view::pods::back_off;
 use crate::core::go_duration;
+use crate::core::human_duration::{HumanDuration, MAX, MIN};
 
 pub(super) fn durations(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
@@ -25,7 +25,7 @@ pub(super) fn durations(data: &[u8]) -> bool {
             assert_eq!(read.to_string().parse().as_ref(), Ok(read), "{text:?}");
             assert_eq!(go.map(|go| go.as_secs()), Some(read.get().as_secs()), "{text:?}: Go reads it otherwise");
         }
-        Err(error) => assert!(error.to_string().len() < 300, "{} bytes", error.to_string().len()),
+        Err(error) => assert!(error.len() < 300, "{} bytes", error.len()),
     }
     go.is_some() || people.is_ok()
 }

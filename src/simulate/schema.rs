@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::api::RemediationPolicy;
 use crate::api::crds;
-use crate::api::policy::LABEL_KEY;
+use crate::core::matching::LABEL_KEY;
 use crate::core::text::bounded;
 use kube::CustomResourceExt;
 

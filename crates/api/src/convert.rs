@@ -13,16 +13,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::policy::{
-    FaultSelector, IntOrPercent, NodeSelector, PolicyLimits, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep,
-    PolicyWindow, RemediationPolicy, SelectorOperator,
+    FaultSelector, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
+    RemediationPolicy, SelectorOperator,
 };
 use nrh_core::external_condition::{self, ConditionMatcher};
 use nrh_core::fault::{FaultType, Severity};
 use nrh_core::node_condition::NodeCondition;
-use nrh_core::policy::{
-    Amount, FaultLimit, History, Limits, Mode, Namespaces, NodeLimit, Policy, Requirement, Rule, Selector, StormLimit,
-    TopologyLimit,
-};
+use nrh_core::policy::{Limits, Mode, Namespaces, Policy, Requirement, Rule, Selector};
 use nrh_core::window::Window;
 
 pub use remediation::{manual, remediation, remediation_spec, remediation_status};
@@ -76,7 +73,7 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
     }
     let selector =
         spec.node_selector.as_ref().map_or_else(Selector::default, |s| read_selector(s, "nodeSelector", &mut errors));
-    let limits = read_limits(&spec.limits, &mut errors);
+    check_limits(&spec.limits, &mut errors);
     if !errors.is_empty() {
         return Err(Invalid(errors));
     }
@@ -92,43 +89,18 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
         is_broken: false,
         windows,
         rules,
-        limits,
-        history: History {
-            limit: spec.history.limit,
-            ttl: Duration::from_secs(spec.history.ttl_seconds_after_finished.into()),
-        },
+        limits: spec.limits.clone(),
+        history: spec.history,
     })
 }
 
-fn read_limits(limits: &PolicyLimits, errors: &mut Vec<String>) -> Limits {
-    let PolicyLimits { storm, per_node, per_topology, per_fault, .. } = limits;
-    let max_unhealthy = amount(limits.max_unhealthy, "limits.maxUnhealthy", errors);
-    let max_in_flight = amount(limits.max_in_flight, "limits.maxInFlight", errors);
-    let min_nodes = amount(storm.min_nodes, "limits.storm.minNodes", errors);
-    let topologies = per_topology.iter().enumerate().map(|(i, limit)| TopologyLimit {
-        key: limit.topology_key.clone(),
-        max_in_flight: amount(limit.max_in_flight, &format!("limits.perTopology[{i}].maxInFlight"), errors),
-    });
-    let per_topology = topologies.collect();
-    let faults = per_fault.iter().enumerate().map(|(i, limit)| {
-        if limit.faults.is_empty() {
-            errors.push(format!("limits.perFault[{i}].faults: expected at least one kind of fault, found none"));
-        }
-        let max_in_flight = amount(limit.max_in_flight, &format!("limits.perFault[{i}].maxInFlight"), errors);
-        FaultLimit { faults: limit.faults.iter().copied().collect(), max_in_flight }
-    });
-    let per_fault = faults.collect();
-    let (max_actions, window) = (per_node.max_actions, per_node.window.get());
+fn check_limits(limits: &Limits, errors: &mut Vec<String>) {
+    for (i, _) in limits.per_fault.iter().enumerate().filter(|(_, limit)| limit.faults.is_empty()) {
+        errors.push(format!("limits.perFault[{i}].faults: expected at least one kind of fault, found none"));
+    }
+    let max_actions = limits.per_node.max_actions;
     if max_actions == 0 || max_actions > 100 {
         errors.push(format!("limits.perNode.maxActions: expected 1 to 100, found {max_actions}"));
-    }
-    Limits {
-        max_unhealthy,
-        max_in_flight,
-        storm: StormLimit { min_nodes, window: storm.window.get() },
-        per_node: NodeLimit { max_actions, window },
-        per_topology,
-        per_fault,
     }
 }
 
@@ -278,16 +250,4 @@ fn read_selector(selector: &NodeSelector, at: &str, errors: &mut Vec<String>) ->
         });
     }
     Selector(requirements)
-}
-
-fn amount(raw: IntOrPercent, at: &str, errors: &mut Vec<String>) -> Amount {
-    match raw {
-        IntOrPercent::Int(number) => Amount::Count(number),
-        IntOrPercent::Percent(percent) => {
-            if percent > 100 {
-                errors.push(format!("{at}: expected at most 100%, found {percent}%"));
-            }
-            Amount::Percent(percent)
-        }
-    }
 }

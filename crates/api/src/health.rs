@@ -3,8 +3,6 @@
 #![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
 #![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -16,7 +14,7 @@ use super::flap::WrittenFlap;
 use super::suspension::{Suspend, Suspension};
 use nrh_core::command::Outcome;
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::observation::{KubeletSettings, SettingsSource};
+use nrh_core::observation::KubeletSettings;
 use nrh_core::plan::Health;
 use nrh_core::remediation::Stopped;
 use nrh_core::snapshot::TriState;
@@ -264,40 +262,7 @@ pub struct KubeletStatus {
     pub creates_pods: Option<bool>,
     /// Kubelet settings that thresholds use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings: Option<KubeletSettingsStatus>,
-}
-
-/// Settings of the kubelet on which thresholds depend.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct KubeletSettingsStatus {
-    /// How they are known: Flags or File name them; Default: neither does; Assumed: neither could be read.
-    pub source: SettingsSource,
-    /// The kubelet's runtimeRequestTimeout, in seconds.
-    pub request_timeout_seconds: u64,
-    /// Whether it takes pods' changes from the runtime's events (feature gate EventedPLEG).
-    #[serde(default)]
-    pub evented_pleg: bool,
-}
-
-impl From<&KubeletSettings> for KubeletSettingsStatus {
-    fn from(settings: &KubeletSettings) -> Self {
-        Self {
-            source: settings.source,
-            request_timeout_seconds: settings.request_timeout.as_secs(),
-            evented_pleg: settings.evented_pleg,
-        }
-    }
-}
-
-impl From<&KubeletSettingsStatus> for KubeletSettings {
-    fn from(settings: &KubeletSettingsStatus) -> Self {
-        Self {
-            source: settings.source,
-            request_timeout: Duration::from_secs(settings.request_timeout_seconds),
-            evented_pleg: settings.evented_pleg,
-        }
-    }
+    pub settings: Option<KubeletSettings>,
 }
 
 /// Whether kubelet and runtime can be restarted without harm: True by a clear check, False on confirmed evidence,

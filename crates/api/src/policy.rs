@@ -10,7 +10,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 mod drain;
-mod limits;
 mod range;
 mod selector;
 mod status;
@@ -19,26 +18,18 @@ mod taint;
 mod window;
 
 pub use drain::Drain;
-pub use limits::{
-    IntOrPercent, PolicyFaultLimit, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit,
-};
 pub use selector::FaultSelector;
-pub use status::{
-    FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus, TopologyLimitStatus,
-    WindowStatus,
-};
+pub use status::{FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus};
 pub use step::{Cordon, Notify, PolicyStep, ReleaseHungProcess, Verify};
 pub use taint::Taint;
 pub use window::PolicyWindow;
 
-use super::duration::HumanDuration;
+use super::HumanDuration;
 use nrh_core::fault::Severity;
-use nrh_core::policy::Mode;
+use nrh_core::matching::LABEL_KEY;
+use nrh_core::policy::{History, Limits, Mode};
 use nrh_core::snapshot::TriState;
 
-/// The key of a label: a name of at most 63 characters, with a domain and a slash before it or without. A dot stands in brackets,
-/// so that CEL takes it as it is.
-pub const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$";
 /// The value of a label, which may be empty.
 const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
@@ -102,10 +93,10 @@ pub struct RemediationPolicySpec {
     pub rules: Vec<PolicyRule>,
     /// How much may happen at once. The defaults are finite.
     #[serde(default)]
-    pub limits: PolicyLimits,
+    pub limits: Limits,
     /// How long finished remediations are kept.
     #[serde(default)]
-    pub history: PolicyHistory,
+    pub history: History,
 }
 
 /// A choice of nodes, or of pods, by labels: all of `matchLabels` and all of `matchExpressions`.

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::duration::HumanDuration;
+use super::HumanDuration;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{ActionType, Mode};
 use nrh_core::remediation::{Approval, Cancel, Cleanup, Phase, RemediationFault, StepRecord};

@@ -13,10 +13,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use nrh_api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 use nrh_core::condition_history::ConditionHistory;
 use nrh_core::external_condition::ExternalCondition;
 use nrh_core::fault::{Fault, FaultState};
@@ -52,6 +56,7 @@ use arrival::ReportArrivals;
 use command::CommandRow;
 use conditions::Shared;
 use daemon_sets::DaemonSetRow;
+use fold::Ingest;
 use guard::Unreads;
 use job::JobRow;
 use known_pods::KnownPods;
@@ -140,7 +145,17 @@ impl State {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             snapshot: Snapshot::default(),
-            versions: AllVersions::default(),
+            versions: AllVersions::new([
+                Node::KIND,
+                NodeRuntimeHealth::KIND,
+                NodeCommand::KIND,
+                RemediationPolicy::KIND,
+                RemediationConfig::KIND,
+                NodeRemediation::KIND,
+                DaemonSet::KIND,
+                Job::KIND,
+                Pod::KIND,
+            ]),
             unread: Unreads::default(),
             controller_statuses: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -174,12 +189,12 @@ impl State {
 
     /// Whether every kind has been listed once.
     pub fn is_synced(&self) -> bool {
-        self.versions.all().iter().all(|(_, versions)| versions.is_synced())
+        self.versions.unsynced().next().is_none()
     }
 
     /// Kinds that have not been listed yet.
     pub fn unsynced(&self) -> Vec<&'static str> {
-        self.versions.all().iter().filter(|(_, v)| !v.is_synced()).map(|(kind, _)| *kind).collect()
+        self.versions.unsynced().collect()
     }
 
     /// The open remediation of a node.

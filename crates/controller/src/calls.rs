@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
-use kube::api::{PatchParams, PostParams};
+use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource};
 use tokio::time::timeout;
 
@@ -179,6 +179,17 @@ pub fn patch_params() -> PatchParams {
 /// Parameters of a creation in the controller's name.
 pub fn post_params() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Parameters of the deletion of exactly this object, and of none that has taken its name since.
+pub fn delete_params(uid: Option<String>) -> DeleteParams {
+    let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+    DeleteParams { preconditions, ..DeleteParams::default() }
+}
+
+/// The label of everything that the controller creates.
+pub fn our_label() -> (String, String) {
+    ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())
 }
 
 /// Waits for one call, at most [`DEADLINE`]. `what` names the call in the error.

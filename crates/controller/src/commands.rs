@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::cache::command::CommandRow;
 use super::cache::fold::Ingest;
-use super::calls::{CallError, Calls, bounded};
+use super::calls::{CallError, Calls, bounded, delete_params, our_label};
 use nrh_api::view::guard::Guarded;
 use nrh_api::{CHECKS_MANAGER, CONTROLLER_MANAGER, NodeCommand, NodeCommandSpec};
 use nrh_core::command::ActionCommand;
@@ -91,7 +91,7 @@ impl Command<'_> {
         let metadata = ObjectMeta {
             name: Some(self.node.to_owned()),
             owner_references: Some(vec![owned_by(self.node, self.uid)]),
-            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
+            labels: Some(BTreeMap::from([our_label()])),
             ..ObjectMeta::default()
         };
         let object = NodeCommand { metadata, spec };
@@ -103,8 +103,7 @@ impl Command<'_> {
     }
 
     async fn remove(&self, uid: &str) -> Result<(), CallError> {
-        let same = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        let params = delete_params(Some(uid.to_owned()));
         let api = self.calls.act::<Guarded<NodeCommand>>();
         let what = || format!("deleting NodeCommand {} of another node of that name", self.node);
         match bounded(what, api.delete(self.node, &params)).await {

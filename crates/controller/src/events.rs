@@ -20,46 +20,30 @@ const MAX_NOTE: usize = 1024;
 /// Maximum length of an action in the API, in bytes.
 const MAX_ACTION: usize = 128;
 
-/// The reason of an event: a closed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A step was executed.
-    ActionExecuted,
-    /// A step was not executed, or failed.
-    ActionNotExecuted,
-    /// A remediation has resolved its faults.
-    RemediationSucceeded,
-    /// A remediation has ended, and a fault is still there.
-    RemediationFailed,
-    /// A remediation has ended before it could resolve its faults.
-    RemediationCancelled,
-    /// A person must act.
-    ManualActionRequired,
-    /// The controller's cordon was removed.
-    Uncordoned,
-    /// The controller's taint was removed.
-    Untainted,
-    /// A person has suspended all remediation.
-    Suspended,
-    /// Remediation is no longer suspended.
-    Resumed,
-}
-
-impl Kind {
-    /// The reason as written in the event.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ActionExecuted => "ActionExecuted",
-            Self::ActionNotExecuted => "ActionNotExecuted",
-            Self::RemediationSucceeded => "RemediationSucceeded",
-            Self::RemediationFailed => "RemediationFailed",
-            Self::RemediationCancelled => "RemediationCancelled",
-            Self::ManualActionRequired => "ManualActionRequired",
-            Self::Uncordoned => "Uncordoned",
-            Self::Untainted => "Untainted",
-            Self::Suspended => "Suspended",
-            Self::Resumed => "Resumed",
-        }
+nrh_core::named! {
+    /// The reason of an event: a closed set.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// A step was executed.
+        ActionExecuted,
+        /// A step was not executed, or failed.
+        ActionNotExecuted,
+        /// A remediation has resolved its faults.
+        RemediationSucceeded,
+        /// A remediation has ended, and a fault is still there.
+        RemediationFailed,
+        /// A remediation has ended before it could resolve its faults.
+        RemediationCancelled,
+        /// A person must act.
+        ManualActionRequired,
+        /// The controller's cordon was removed.
+        Uncordoned,
+        /// The controller's taint was removed.
+        Untainted,
+        /// A person has suspended all remediation.
+        Suspended,
+        /// Remediation is no longer suspended.
+        Resumed,
     }
 }
 

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
+use super::calls::our_label;
 use nrh_api::{NODE_LABEL, NODE_NAMESPACE, OPERATION_LABEL};
 use nrh_core::command::ActionCommand;
 use nrh_core::text::short_name;
@@ -70,15 +71,12 @@ pub fn job(order: &ActionCommand, image: &str) -> Result<Job, serde_json::Error>
 }
 
 fn labels(order: &ActionCommand) -> BTreeMap<String, String> {
-    [
-        ("app.kubernetes.io/part-of", "nrh".to_owned()),
-        ("app.kubernetes.io/name", "nrh-act".to_owned()),
-        (OPERATION_LABEL, order.operation_id.clone()),
-        (NODE_LABEL, short_name(&order.node, 63)),
-    ]
-    .into_iter()
-    .map(|(key, value)| (key.to_owned(), value))
-    .collect()
+    BTreeMap::from([
+        our_label(),
+        ("app.kubernetes.io/name".to_owned(), "nrh-act".to_owned()),
+        (OPERATION_LABEL.to_owned(), order.operation_id.clone()),
+        (NODE_LABEL.to_owned(), short_name(&order.node, 63)),
+    ])
 }
 
 fn pod(order: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Error> {

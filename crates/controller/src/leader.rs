@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{CallError, Calls, bounded, bounded_opt};
+use super::calls::{CallError, Calls, bounded, bounded_opt, post_params};
 use super::clock::Clock;
 use nrh_api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
 
@@ -184,8 +184,8 @@ impl Election {
         let want = self.wanted(step, lease.as_ref());
         let wrote = match step {
             Step::Wait => return Ok(None),
-            Step::Create => bounded(what("creating"), api.create(&parameters(), &want)).await,
-            Step::Renew | Step::Take => bounded(what("renewing"), api.replace(LEASE_NAME, &parameters(), &want)).await,
+            Step::Create => bounded(what("creating"), api.create(&post_params(), &want)).await,
+            Step::Renew | Step::Take => bounded(what("renewing"), api.replace(LEASE_NAME, &post_params(), &want)).await,
         };
         match wrote {
             Ok(lease) => {
@@ -255,10 +255,6 @@ impl Election {
             Err(error) => tracing::warn!(error = CallError::line(&error), "the lease runs out by itself"),
         }
     }
-}
-
-fn parameters() -> PostParams {
-    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
 }
 
 /// When this process wrote the lease, by the API server's clock, truncated to the second. The API server records that with each

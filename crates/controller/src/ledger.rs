@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use kube::api::{ObjectMeta, Patch, PostParams};
 use serde_json::json;
 
-use super::calls::{CallError, Calls, bounded, bounded_opt, patch_params};
+use super::calls::{CallError, Calls, bounded, bounded_opt, our_label, patch_params};
 use nrh_api::{LEDGER_NAME, SYSTEM_NAMESPACE};
 use nrh_core::snapshot::Ledger;
 
@@ -140,7 +140,7 @@ fn new_map(data: &BTreeMap<&str, String>) -> ConfigMap {
         metadata: ObjectMeta {
             name: Some(LEDGER_NAME.to_owned()),
             namespace: Some(SYSTEM_NAMESPACE.to_owned()),
-            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
+            labels: Some(BTreeMap::from([our_label()])),
             ..ObjectMeta::default()
         },
         data: Some(data.iter().map(|(key, text)| ((*key).to_owned(), text.clone())).collect()),

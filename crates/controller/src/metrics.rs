@@ -132,8 +132,7 @@ impl Metrics {
             self.holds.get_or_create(&Reason { reason: format!("{:?}", blocked.reason) }).inc();
         }
         let mut faults: BTreeMap<FaultType, usize> = FaultType::ALL.iter().map(|kind| (*kind, 0)).collect();
-        let mut nodes =
-            BTreeMap::from([(Health::Healthy, 0), (Health::Degraded, 0), (Health::Unhealthy, 0), (Health::Unknown, 0)]);
+        let mut nodes = BTreeMap::from(Health::ALL.map(|health| (health, 0)));
         let reported = state.snapshot.reports.values().flat_map(|view| &view.faults).map(|f| &f.fault);
         let found = plan.nodes.values().flat_map(|status_view| &status_view.cluster_faults);
         for fault in reported.chain(found).filter(|f| f.state == nrh_core::fault::FaultState::Confirmed) {
@@ -146,7 +145,7 @@ impl Metrics {
             self.faults.get_or_create(&Type { r#type: kind.as_str() }).set(count(n));
         }
         for (health, n) in nodes {
-            self.nodes.get_or_create(&HealthLabel { health: health_name(health) }).set(count(n));
+            self.nodes.get_or_create(&HealthLabel { health: health.as_str() }).set(count(n));
         }
         let bad_policies = state.policies.values().filter(|row| !row.flaws().is_empty()).count();
         let bad_reports = state.controller_statuses.values().filter(|current| current.unreadable).count();
@@ -167,15 +166,6 @@ impl Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-const fn health_name(health: Health) -> &'static str {
-    match health {
-        Health::Healthy => "Healthy",
-        Health::Degraded => "Degraded",
-        Health::Unhealthy => "Unhealthy",
-        Health::Unknown => "Unknown",
     }
 }
 

@@ -5,7 +5,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::faults::DETECTORS;
+use super::faults::detect;
 use super::finding::{Check, Findings, Known, shows_host_processes};
 use super::observation::Observations;
 use super::thresholds::{Thresholds, task_max_age};
@@ -50,8 +50,6 @@ pub fn diagnose(seen: &Observations, known: Known, configured: &Thresholds) -> F
     };
     let task_max_age = task_max_age(seen.tasks.len(), seen.kind);
     let mut findings = Findings { task_max_age, host_processes, shortage, ..Findings::default() };
-    for detect in DETECTORS {
-        detect(&check, &mut findings);
-    }
+    detect(&check, &mut findings);
     findings
 }

@@ -11,133 +11,102 @@ mod subject;
 
 pub use subject::{ConditionStatus, Daemon, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident,)+) => {
-        /// The kinds of fault that this version can name. Most urgent first among faults of equal severity.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-        pub enum FaultType {
-            $($(#[$doc])* $kind,)+
-        }
-
-        impl FaultType {
-            /// All kinds, most urgent first.
-            pub const ALL: [Self; [$(stringify!($kind)),+].len()] = [$(Self::$kind),+];
-
-            /// The name as it stands in objects, events and metrics.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$kind => stringify!($kind),)+
-                }
-            }
-        }
-    };
-}
-
 // What is true of each kind stands in its file below `faults/`.
-kinds! {
-    /// A container whose sandbox the runtime no longer knows, and that nothing else will remove.
-    OrphanContainer,
-    /// A shim process that belongs to no ready sandbox and no running container.
-    LeakedShim,
-    /// A stopped shim without anything alive below it, beside a runtime that does not answer: it may be what keeps the
-    /// runtime from coming up.
-    UnresponsiveShim,
-    /// One container whose task does not answer while the runtime itself does.
-    HungContainer,
-    /// A CNI plugin process older than its bound.
-    NetworkPluginHung,
-    /// `runc create` or its kin at work for longer than anybody waits for it.
-    RuntimeClientHung,
-    /// The runtime says that its network is not ready.
-    NetworkNotReady,
-    /// The runtime's socket cannot be connected to, or does not answer a version call.
-    RuntimeUnreachable,
-    /// The runtime answers, but its list of sandboxes does not.
-    RuntimeListHung,
-    /// The runtime lists its sandboxes, but its list of containers does not come back: one blocked update holds it up.
-    RuntimeUpdateBlocked,
-    /// A container that is listed as running and whose process is gone.
-    LostTask,
-    /// More than one ready sandbox of one pod.
-    DuplicateSandbox,
-    /// A sandbox that is listed and that the runtime does not know when asked for it (Docker).
-    GhostSandbox,
-    /// A container whose removal has failed (Docker), or that neither starts nor goes.
-    ContainerStuck,
-    /// Processes in the control group of a pod's container that the runtime does not know.
-    UntrackedPodProcess,
-    /// No kubelet process completes its start on this node.
-    KubeletDown,
-    /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
-    /// controller).
-    KubeletStartBlocked,
-    /// Kubelets complete their start and end, again and again.
-    KubeletCrashLoop,
-    /// The kubelet says that it has not been able to relist its pods for minutes (found by the controller).
-    PlegStalled,
-    /// The kubelet takes long for each relist of its pods, and does not say so.
-    PlegSlow,
-    /// The kubelet's sync loop stands still, by its own check, while the runtime answers.
-    SyncLoopStalled,
-    /// A file system of the kubelet's or the runtime's folders takes no writes.
-    ReadOnlyFilesystem,
-    /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
-    DiskFull,
-    /// The file system in memory in which the runtime keeps its sockets and bundles has next to no bytes or inodes left.
-    RunFilesystemFull,
-    /// The node, its pods together, or a daemon is about to be refused new processes and threads.
-    PidExhaustion,
-    /// The node or a daemon is about to be refused new open files.
-    FdExhaustion,
-    /// systemd does not answer over the node's system bus.
-    DbusUnresponsive,
-    /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
-    UninterruptibleProcess,
-    /// A container that is being made is frozen, and with it the call that makes it.
-    FrozenCgroup,
-    /// Ended containers pile up until the runtime's list of them is too large to be read.
-    ExitedContainerBacklog,
-    /// The certificate by which the kubelet proves who it is was not renewed in time.
-    ClientCertificateExpiring,
-    /// The node's clock and the API server's are far apart.
-    ClockUnsynchronised,
-    /// A DaemonSet's pod on this node makes no progress (found by the controller).
-    StuckDaemonSetPod,
-    /// A condition that another tool writes on the Node stands as a policy asks for it (found by the controller).
-    NodeCondition,
-    /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
-    NodeFlapping,
-    /// A collector of the probe cannot check.
-    ProbeDegraded,
-    /// The probe has missed its promised heartbeats (found by the controller).
-    ProbeNotReporting,
+crate::named! {
+    /// The kinds of fault that this version can name. Most urgent first among faults of equal severity.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum FaultType {
+        /// A container whose sandbox the runtime no longer knows, and that nothing else will remove.
+        OrphanContainer,
+        /// A shim process that belongs to no ready sandbox and no running container.
+        LeakedShim,
+        /// A stopped shim without anything alive below it, beside a runtime that does not answer: it may be what keeps the
+        /// runtime from coming up.
+        UnresponsiveShim,
+        /// One container whose task does not answer while the runtime itself does.
+        HungContainer,
+        /// A CNI plugin process older than its bound.
+        NetworkPluginHung,
+        /// `runc create` or its kin at work for longer than anybody waits for it.
+        RuntimeClientHung,
+        /// The runtime says that its network is not ready.
+        NetworkNotReady,
+        /// The runtime's socket cannot be connected to, or does not answer a version call.
+        RuntimeUnreachable,
+        /// The runtime answers, but its list of sandboxes does not.
+        RuntimeListHung,
+        /// The runtime lists its sandboxes, but its list of containers does not come back: one blocked update holds it up.
+        RuntimeUpdateBlocked,
+        /// A container that is listed as running and whose process is gone.
+        LostTask,
+        /// More than one ready sandbox of one pod.
+        DuplicateSandbox,
+        /// A sandbox that is listed and that the runtime does not know when asked for it (Docker).
+        GhostSandbox,
+        /// A container whose removal has failed (Docker), or that neither starts nor goes.
+        ContainerStuck,
+        /// Processes in the control group of a pod's container that the runtime does not know.
+        UntrackedPodProcess,
+        /// No kubelet process completes its start on this node.
+        KubeletDown,
+        /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
+        /// controller).
+        KubeletStartBlocked,
+        /// Kubelets complete their start and end, again and again.
+        KubeletCrashLoop,
+        /// The kubelet says that it has not been able to relist its pods for minutes (found by the controller).
+        PlegStalled,
+        /// The kubelet takes long for each relist of its pods, and does not say so.
+        PlegSlow,
+        /// The kubelet's sync loop stands still, by its own check, while the runtime answers.
+        SyncLoopStalled,
+        /// A file system of the kubelet's or the runtime's folders takes no writes.
+        ReadOnlyFilesystem,
+        /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
+        DiskFull,
+        /// The file system in memory in which the runtime keeps its sockets and bundles has next to no bytes or inodes left.
+        RunFilesystemFull,
+        /// The node, its pods together, or a daemon is about to be refused new processes and threads.
+        PidExhaustion,
+        /// The node or a daemon is about to be refused new open files.
+        FdExhaustion,
+        /// systemd does not answer over the node's system bus.
+        DbusUnresponsive,
+        /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
+        UninterruptibleProcess,
+        /// A container that is being made is frozen, and with it the call that makes it.
+        FrozenCgroup,
+        /// Ended containers pile up until the runtime's list of them is too large to be read.
+        ExitedContainerBacklog,
+        /// The certificate by which the kubelet proves who it is was not renewed in time.
+        ClientCertificateExpiring,
+        /// The node's clock and the API server's are far apart.
+        ClockUnsynchronised,
+        /// A DaemonSet's pod on this node makes no progress (found by the controller).
+        StuckDaemonSetPod,
+        /// A condition that another tool writes on the Node stands as a policy asks for it (found by the controller).
+        NodeCondition,
+        /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
+        NodeFlapping,
+        /// A collector of the probe cannot check.
+        ProbeDegraded,
+        /// The probe has missed its promised heartbeats (found by the controller).
+        ProbeNotReporting,
+    }
 }
 
-/// Kinds of fault that belong together, as policies name them. `NodeCondition` is in none: a policy asks for it by type and status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultGroup {
-    /// The container runtime and its network as a whole.
-    Runtime,
-    /// The kubelet.
-    Kubelet,
-    /// The node itself, its operating system and its probe.
-    Node,
-    /// One pod, container or sandbox.
-    Pods,
-}
-
-impl FaultGroup {
-    /// All groups.
-    pub const ALL: [Self; 4] = [Self::Runtime, Self::Kubelet, Self::Node, Self::Pods];
-
-    /// The name as it stands in policies.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Runtime => "Runtime",
-            Self::Kubelet => "Kubelet",
-            Self::Node => "Node",
-            Self::Pods => "Pods",
-        }
+crate::named! {
+    /// Kinds of fault that belong together, as policies name them. `NodeCondition` is in none: a policy asks for it by type and status.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FaultGroup {
+        /// The container runtime and its network as a whole.
+        Runtime,
+        /// The kubelet.
+        Kubelet,
+        /// The node itself, its operating system and its probe.
+        Node,
+        /// One pod, container or sandbox.
+        Pods,
     }
 }
 
@@ -147,29 +116,19 @@ impl fmt::Display for FaultType {
     }
 }
 
-/// How much harm a fault does, lowest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Severity {
-    /// Worth knowing; nothing is lost yet.
-    #[default]
-    Low,
-    /// One pod is affected, or the next restart of a component will suffer.
-    Medium,
-    /// Pods of the node are affected now.
-    High,
-    /// The node cannot do its work.
-    Critical,
-}
-
-impl Severity {
-    /// The name as it stands in objects and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "Low",
-            Self::Medium => "Medium",
-            Self::High => "High",
-            Self::Critical => "Critical",
-        }
+crate::named! {
+    /// How much harm a fault does, lowest first.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum Severity {
+        /// Worth knowing; nothing is lost yet.
+        #[default]
+        Low,
+        /// One pod is affected, or the next restart of a component will suffer.
+        Medium,
+        /// Pods of the node are affected now.
+        High,
+        /// The node cannot do its work.
+        Critical,
     }
 }
 

@@ -37,7 +37,7 @@ use std::time::Duration;
 pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, ShowsIn};
 
 use crate::fault::FaultType;
-use crate::finding::{Check, Findings};
+use crate::finding::{Check, Coverage, Detected, Findings};
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
 impl FaultType {
@@ -101,7 +101,9 @@ impl FaultType {
 
     /// Usual time from the first sign to `Confirmed`: what `nrh generate thresholds` prints, and a timeline takes for it.
     pub fn usual_time_to_confirm(self, thresholds: &Thresholds) -> Duration {
-        (self.spec().time_to_confirm)(thresholds)
+        let spec = self.spec();
+        let first = || spec.confirm.first().map_or(Duration::ZERO, |first| thresholds.confirm(first).usual_time());
+        spec.time_to_confirm.map_or_else(first, |of| of(thresholds))
     }
 }
 
@@ -124,41 +126,49 @@ fn each_once<T>(
     all.into_iter()
 }
 
-/// Looks for one kind of fault, or a family.
-pub(crate) type Detector = fn(&Check<'_>, &mut Findings);
+/// Looks for one kind of fault.
+type Detector = fn(&Check<'_>, &mut Findings) -> Detected;
 
 /// All detectors. What an earlier one wants asked is asked first.
-pub(crate) static DETECTORS: &[Detector] = &[
-    runtime::gone,
-    runtime::unreachable,
-    runtime::list_hung,
-    kubelet::down,
-    kubelet::crash_loop,
-    runtime::in_flight,
-    hung_container::detect,
-    orphan_container::detect,
-    leaked_shim::detect,
-    unresponsive_shim::detect,
-    network_plugin_hung::detect,
-    runtime_client_hung::detect,
-    network_not_ready::detect,
-    lost_task::detect,
-    sandboxes::duplicates,
-    sandboxes::ghosts,
-    exited_container_backlog::detect,
-    exhaustion::pids,
-    exhaustion::files,
-    dbus_unresponsive::detect,
-    filesystems::full,
-    run_filesystem_full::detect,
-    filesystems::read_only,
-    uninterruptible_process::detect,
-    frozen_cgroup::detect,
-    client_certificate_expiring::detect,
-    clock_unsynchronised::detect,
-    untracked_pod_process::detect,
-    container_stuck::detect,
-    kubelet_port::sync_loop,
-    kubelet_port::pleg,
-    probe_degraded::detect,
+static DETECTORS: &[(FaultType, Detector)] = &[
+    (FaultType::RuntimeUnreachable, runtime::unreachable),
+    (FaultType::RuntimeListHung, runtime::list_hung),
+    (FaultType::KubeletDown, kubelet::down),
+    (FaultType::KubeletCrashLoop, kubelet::crash_loop),
+    (FaultType::HungContainer, hung_container::detect),
+    (FaultType::OrphanContainer, orphan_container::detect),
+    (FaultType::LeakedShim, leaked_shim::detect),
+    (FaultType::UnresponsiveShim, unresponsive_shim::detect),
+    (FaultType::NetworkPluginHung, network_plugin_hung::detect),
+    (FaultType::RuntimeClientHung, runtime_client_hung::detect),
+    (FaultType::NetworkNotReady, network_not_ready::detect),
+    (FaultType::LostTask, lost_task::detect),
+    (FaultType::DuplicateSandbox, sandboxes::duplicates),
+    (FaultType::GhostSandbox, sandboxes::ghosts),
+    (FaultType::ExitedContainerBacklog, exited_container_backlog::detect),
+    (FaultType::PidExhaustion, exhaustion::pids),
+    (FaultType::FdExhaustion, exhaustion::files),
+    (FaultType::DbusUnresponsive, dbus_unresponsive::detect),
+    (FaultType::DiskFull, filesystems::full),
+    (FaultType::RunFilesystemFull, run_filesystem_full::detect),
+    (FaultType::ReadOnlyFilesystem, filesystems::read_only),
+    (FaultType::UninterruptibleProcess, uninterruptible_process::detect),
+    (FaultType::FrozenCgroup, frozen_cgroup::detect),
+    (FaultType::ClientCertificateExpiring, client_certificate_expiring::detect),
+    (FaultType::ClockUnsynchronised, clock_unsynchronised::detect),
+    (FaultType::UntrackedPodProcess, untracked_pod_process::detect),
+    (FaultType::ContainerStuck, container_stuck::detect),
+    (FaultType::SyncLoopStalled, kubelet_port::sync_loop),
+    (FaultType::PlegSlow, kubelet_port::pleg),
+    (FaultType::ProbeDegraded, |check, findings| Ok(probe_degraded::detect(check, findings))),
 ];
+
+/// Looks for all kinds of fault.
+pub(crate) fn detect(check: &Check<'_>, findings: &mut Findings) {
+    findings.runtime_gone = runtime::is_gone(check);
+    findings.in_flight = runtime::in_flight(check.seen);
+    for (kind, detect) in DETECTORS {
+        let detected = detect(check, findings);
+        findings.cover(*kind, detected.unwrap_or_else(Coverage::new));
+    }
+}

@@ -133,6 +133,12 @@ impl Coverage {
         Self { named: BTreeMap::new(), others }
     }
 
+    /// The one object with this key is neither faulty nor clean. There is no other object.
+    pub(crate) fn undecided(key: &str, checked: Duration, detail: &str) -> Self {
+        let named = BTreeMap::from([(key.to_owned(), Verdict::undecided(detail))]);
+        Self { named, others: Verdict::Clean { checked } }
+    }
+
     /// The verdict on the object with this key.
     pub fn of(&self, key: &str) -> &Verdict {
         self.named.get(key).unwrap_or(&self.others)
@@ -146,6 +152,9 @@ impl Coverage {
         })
     }
 }
+
+/// How completely a detector checked for its kind of fault, or the verdict on all objects where it could not check.
+pub(crate) type Detected = Result<Coverage, Verdict>;
 
 /// What is known about the start of the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -256,17 +265,6 @@ pub struct Findings {
 impl Findings {
     pub(crate) fn cover(&mut self, kind: FaultType, coverage: Coverage) {
         self.coverage.insert(kind, coverage);
-    }
-
-    pub(crate) fn blind(&mut self, kind: FaultType, verdict: Verdict) {
-        self.cover(kind, Coverage::new(verdict));
-    }
-
-    /// Records that the one object with this key is neither faulty nor clean. There is no other object.
-    pub(crate) fn undecided(&mut self, kind: FaultType, key: &str, checked: Duration, detail: &str) {
-        let mut coverage = Coverage::new(Verdict::Clean { checked });
-        coverage.named.insert(key.to_owned(), Verdict::undecided(detail));
-        self.cover(kind, coverage);
     }
 
     pub(crate) fn ask(&mut self, id: &str) {

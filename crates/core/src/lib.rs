@@ -30,6 +30,7 @@ pub mod flap;
 pub mod flaps;
 pub mod go_duration;
 pub mod hand_off;
+pub mod human_duration;
 pub mod kubelet;
 pub mod manual;
 pub mod matching;

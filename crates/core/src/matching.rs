@@ -17,6 +17,9 @@ pub const NO_OWNER: &str = "None";
 pub(crate) const MAX_KEYS: usize = 256;
 /// Longest key of a label, in bytes.
 pub(crate) const MAX_KEY: usize = 317;
+/// The key of a label: a name of at most 63 characters, with a domain and a slash before it or without. A dot stands in brackets,
+/// so that CEL takes it as it is.
+pub const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$";
 /// Longest value of a label, and longest kind of an owner, in bytes.
 const MAX_VALUE: usize = 63;
 /// How long the data of a pod is valid. Its owner stays the same, and its labels hardly ever change.

@@ -13,69 +13,39 @@ use super::condition::{ConditionReason, ConditionType};
 use super::fault::{Fault, FaultState, FaultType};
 use super::tri_state::TriState;
 
-/// A condition that the controller may write to a Node. True = there is a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NodeCondition {
-    /// The runtime as a whole does not answer (a name of node-problem-detector's health checker).
-    ContainerRuntimeUnhealthy,
-    /// No kubelet completes its start (a name of node-problem-detector's health checker).
-    KubeletUnhealthy,
-    /// Single containers do not answer.
-    ContainersUnresponsive,
-    /// Containers, sandboxes and shims are inconsistent.
-    SandboxesInconsistent,
-    /// A network plugin hangs.
-    NetworkPluginUnresponsive,
-    /// The kernel is about to refuse processes or open files, or something of runtime and kubelet hangs in it.
-    HostUnhealthy,
-    /// A file system of runtime or kubelet is full or takes no writes.
-    StorageNotReady,
-    /// systemd does not answer over the system bus.
-    SystemdUnresponsive,
-    /// The kubelet's client certificate was not renewed in time.
-    ClientCertificateExpiring,
-    /// The node's clock and the API server's are far apart.
-    ClockUnsynchronised,
-    /// A restart of the kubelet or of the runtime would do harm now.
-    RestartUnsafe,
+crate::named! {
+    /// A condition that the controller may write to a Node. True = there is a problem.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum NodeCondition {
+        /// The runtime as a whole does not answer (a name of node-problem-detector's health checker).
+        ContainerRuntimeUnhealthy,
+        /// No kubelet completes its start (a name of node-problem-detector's health checker).
+        KubeletUnhealthy,
+        /// Single containers do not answer.
+        ContainersUnresponsive,
+        /// Containers, sandboxes and shims are inconsistent.
+        SandboxesInconsistent,
+        /// A network plugin hangs.
+        NetworkPluginUnresponsive,
+        /// The kernel is about to refuse processes or open files, or something of runtime and kubelet hangs in it.
+        HostUnhealthy,
+        /// A file system of runtime or kubelet is full or takes no writes.
+        StorageNotReady,
+        /// systemd does not answer over the system bus.
+        SystemdUnresponsive,
+        /// The kubelet's client certificate was not renewed in time.
+        ClientCertificateExpiring,
+        /// The node's clock and the API server's are far apart.
+        ClockUnsynchronised,
+        /// A restart of the kubelet or of the runtime would do harm now.
+        RestartUnsafe,
+    }
 }
 
 impl NodeCondition {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::ContainerRuntimeUnhealthy,
-        Self::KubeletUnhealthy,
-        Self::ContainersUnresponsive,
-        Self::SandboxesInconsistent,
-        Self::NetworkPluginUnresponsive,
-        Self::HostUnhealthy,
-        Self::StorageNotReady,
-        Self::SystemdUnresponsive,
-        Self::ClientCertificateExpiring,
-        Self::ClockUnsynchronised,
-        Self::RestartUnsafe,
-    ];
-
     /// The condition of this name on the Node.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
-    /// The type, as on the Node.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ContainerRuntimeUnhealthy => "ContainerRuntimeUnhealthy",
-            Self::KubeletUnhealthy => "KubeletUnhealthy",
-            Self::ContainersUnresponsive => "ContainersUnresponsive",
-            Self::SandboxesInconsistent => "SandboxesInconsistent",
-            Self::NetworkPluginUnresponsive => "NetworkPluginUnresponsive",
-            Self::HostUnhealthy => "HostUnhealthy",
-            Self::StorageNotReady => "StorageNotReady",
-            Self::SystemdUnresponsive => "SystemdUnresponsive",
-            Self::ClientCertificateExpiring => "ClientCertificateExpiring",
-            Self::ClockUnsynchronised => "ClockUnsynchronised",
-            Self::RestartUnsafe => "RestartUnsafe",
-        }
     }
 
     /// Our condition that it is the inverse of.

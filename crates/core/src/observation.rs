@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::PodRef;
+use super::human_duration::seconds;
 
 mod host;
 mod port;
@@ -274,15 +275,19 @@ pub struct KubeletSeen {
 /// The kubelet's timeout for one call to its runtime, unless configured.
 pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The kubelet's settings on which thresholds depend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Settings of the kubelet on which thresholds depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct KubeletSettings {
-    /// How long it waits for one call to its runtime (`runtimeRequestTimeout`).
-    pub request_timeout: Duration,
-    /// Whether it reads pod changes from the runtime's events (feature gate `EventedPLEG`) and lists pods rarely.
-    pub evented_pleg: bool,
-    /// How these settings are known.
+    /// How they are known: Flags or File name them; Default: neither does; Assumed: neither could be read.
     pub source: SettingsSource,
+    /// The kubelet's runtimeRequestTimeout, in seconds.
+    #[serde(rename = "requestTimeoutSeconds", with = "seconds")]
+    #[schemars(with = "u64")]
+    pub request_timeout: Duration,
+    /// Whether it takes pods' changes from the runtime's events (feature gate `EventedPLEG`).
+    #[serde(default)]
+    pub evented_pleg: bool,
 }
 
 impl Default for KubeletSettings {

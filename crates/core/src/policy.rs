@@ -15,8 +15,10 @@ pub use super::action::{Action, ActionType, Quarantine};
 pub use super::fault::Daemon;
 pub use super::matching::{Namespaces, Requirement, Selector};
 pub use applicability::{Applicability, asked_keys, asks_of_pods, why_none};
+pub use limits::{Amount, FaultLimit, History, Limits, NodeLimit, StormLimit, TopologyLimit};
 
 mod applicability;
+mod limits;
 
 /// Whether decisions are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -173,103 +175,6 @@ impl Rule {
     }
 }
 
-/// A count or a share of the selected nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
-    /// This number.
-    Count(u32),
-    /// This percentage, 0 to 100. 0 % is none. Any other percentage rounds down, to at least one.
-    Percent(u32),
-}
-
-impl Amount {
-    /// The number of nodes where `total` nodes are selected.
-    pub fn of(self, total: u32) -> u32 {
-        match self {
-            Self::Count(count) => count,
-            Self::Percent(0) => 0,
-            Self::Percent(percent) => {
-                let share = u64::from(total).saturating_mul(u64::from(percent.min(100))) / 100;
-                u32::try_from(share).unwrap_or(u32::MAX).max(1)
-            }
-        }
-    }
-}
-
-/// A limit for each value of a label, over the nodes with that value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopologyLimit {
-    /// Key of the label. Nodes without it are one group as well.
-    pub key: String,
-    /// Remediations that may run at the same time on nodes with one value of it.
-    pub max_in_flight: Amount,
-}
-
-/// A limit for some types of fault together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FaultLimit {
-    /// The types.
-    pub faults: BTreeSet<FaultType>,
-    /// Remediations with such a fault that may run at the same time.
-    pub max_in_flight: Amount,
-}
-
-/// A limit for each node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeLimit {
-    /// Number of actions that disturb the node. Cordon and Notify do not count.
-    pub max_actions: u32,
-    /// Within this time.
-    pub window: Duration,
-}
-
-impl Default for NodeLimit {
-    fn default() -> Self {
-        Self { max_actions: 20, window: Duration::from_hours(1) }
-    }
-}
-
-/// From how many nodes on the same new fault is a storm: five or more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StormLimit {
-    /// Minimum of the selected nodes.
-    pub min_nodes: Amount,
-    /// For how long a fault is new.
-    pub window: Duration,
-}
-
-impl Default for StormLimit {
-    fn default() -> Self {
-        Self { min_nodes: Amount::Percent(25), window: Duration::from_mins(10) }
-    }
-}
-
-/// Limits on what a policy may do at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Nothing new starts while more of the selected nodes than this are unhealthy.
-    pub max_unhealthy: Amount,
-    /// Remediations that may run at the same time.
-    pub max_in_flight: Amount,
-    /// The same for each zone, rack or pool.
-    pub per_topology: Vec<TopologyLimit>,
-    /// The same for some types of fault.
-    pub per_fault: Vec<FaultLimit>,
-    /// How often the controller may act on a node.
-    pub per_node: NodeLimit,
-    /// What counts as a storm.
-    pub storm: StormLimit,
-}
-
-/// How many finished remediations are kept, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
-    /// Most finished remediations kept per policy.
-    pub limit: u32,
-    /// Seconds after its end at which a remediation is removed.
-    pub ttl: Duration,
-}
-
 /// The rule of a policy that applies to a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuleMatch<'p> {
@@ -372,27 +277,5 @@ impl Policy {
             .cmp(&self.priority)
             .then_with(|| self.name.cmp(&other.name))
             .then_with(|| self.uid.cmp(&other.uid))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn amounts_round_down_but_never_to_nothing_by_accident() {
-        for (amount, total, expected) in [
-            (Amount::Count(0), 100, 0),
-            (Amount::Count(7), 3, 7),
-            (Amount::Percent(0), 100, 0),
-            (Amount::Percent(30), 3, 1),
-            (Amount::Percent(30), 10, 3),
-            (Amount::Percent(30), 0, 1),
-            (Amount::Percent(99), 100, 99),
-            (Amount::Percent(100), 5, 5),
-            (Amount::Percent(100), u32::MAX, u32::MAX),
-        ] {
-            assert_eq!(amount.of(total), expected, "{amount:?} of {total}");
-        }
     }
 }

@@ -48,49 +48,36 @@ pub struct Stopped {
     pub at: Timestamp,
 }
 
-/// Where a remediation stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Phase {
-    /// Started; its first step is not scheduled yet.
-    #[default]
-    Pending,
-    /// A step waits until a person has approved it.
-    AwaitingApproval,
-    /// A step is scheduled or running.
-    Running,
-    /// A step was executed; the probe's clear check is awaited.
-    Verifying,
-    /// No step is left and a fault is still present: the node stays cordoned for a bounded time.
-    Quarantined,
-    /// All its faults are gone, and its cleanup is done.
-    Succeeded,
-    /// No step is left and a fault is still present.
-    Failed,
-    /// Ended early: the node is gone or was replaced, or a person cancelled it.
-    Cancelled,
-    /// Dry run: the first step was planned and recorded, and nothing was changed.
-    Simulated,
+crate::named! {
+    /// Where a remediation stands.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum Phase {
+        /// Started; its first step is not scheduled yet.
+        #[default]
+        Pending,
+        /// A step waits until a person has approved it.
+        AwaitingApproval,
+        /// A step is scheduled or running.
+        Running,
+        /// A step was executed; the probe's clear check is awaited.
+        Verifying,
+        /// No step is left and a fault is still present: the node stays cordoned for a bounded time.
+        Quarantined,
+        /// All its faults are gone, and its cleanup is done.
+        Succeeded,
+        /// No step is left and a fault is still present.
+        Failed,
+        /// Ended early: the node is gone or was replaced, or a person cancelled it.
+        Cancelled,
+        /// Dry run: the first step was planned and recorded, and nothing was changed.
+        Simulated,
+    }
 }
 
 impl Phase {
     /// Whether no further step will be taken in it.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Quarantined | Self::Succeeded | Self::Failed | Self::Cancelled | Self::Simulated)
-    }
-
-    /// The name as it stands in objects and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::AwaitingApproval => "AwaitingApproval",
-            Self::Running => "Running",
-            Self::Verifying => "Verifying",
-            Self::Quarantined => "Quarantined",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::Cancelled => "Cancelled",
-            Self::Simulated => "Simulated",
-        }
     }
 }
 

@@ -12,29 +12,20 @@ use serde::{Deserialize, Serialize};
 /// Key of the taint. An annotation on the Node says whether a taint with this key is ours.
 pub const TAINT_KEY: &str = "runtimehealth.io/unhealthy";
 
-/// What the taint does to pods that do not tolerate it. Never `NoExecute`: that ends pods past their disruption budgets, which a
-/// drain asks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum TaintEffect {
-    /// No new one comes to the node, a DaemonSet's neither: unlike a cordon, hardly anything tolerates this taint.
-    NoSchedule,
-    /// New ones come only where there is no room elsewhere. The default: a DaemonSet's pods come all the same.
-    #[default]
-    PreferNoSchedule,
+crate::named! {
+    /// What the taint does to pods that do not tolerate it. Never `NoExecute`: that ends pods past their disruption budgets, which a
+    /// drain asks.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum TaintEffect {
+        /// No new one comes to the node, a DaemonSet's neither: unlike a cordon, hardly anything tolerates this taint.
+        NoSchedule,
+        /// New ones come only where there is no room elsewhere. The default: a DaemonSet's pods come all the same.
+        #[default]
+        PreferNoSchedule,
+    }
 }
 
 impl TaintEffect {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::NoSchedule, Self::PreferNoSchedule];
-
-    /// The word in the Node.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoSchedule => "NoSchedule",
-            Self::PreferNoSchedule => "PreferNoSchedule",
-        }
-    }
-
     /// The effect with this word, if we use it.
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|effect| effect.as_str() == word)

@@ -2,6 +2,29 @@
 
 use std::borrow::Cow;
 
+/// An enum whose text is the names of its variants, in objects, events and metrics.
+#[macro_export]
+macro_rules! named {
+    ($(#[$about:meta])* pub enum $name:ident { $($(#[$of:meta])* $one:ident,)+ }) => {
+        $(#[$about])*
+        pub enum $name {
+            $($(#[$of])* $one,)+
+        }
+
+        impl $name {
+            /// All of them, in the order of the list.
+            pub const ALL: [Self; [$(stringify!($one)),+].len()] = [$(Self::$one),+];
+
+            /// The name.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$one => stringify!($one),)+
+                }
+            }
+        }
+    };
+}
+
 /// Whether a terminal or a reader's eye obeys a character instead of showing it: a control character, or one that breaks a line
 /// or changes the order of letters (Unicode's bidirectional marks, embeddings, overrides and isolates).
 pub fn is_obeyed(character: char) -> bool {

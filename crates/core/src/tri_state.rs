@@ -3,16 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// True, False, or nobody knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum TriState {
-    /// Yes, on a clean check.
-    True,
-    /// No, on confirmed evidence.
-    False,
-    /// Nobody could check.
-    #[default]
-    Unknown,
+crate::named! {
+    /// True, False, or nobody knows.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum TriState {
+        /// Yes, on a clean check.
+        True,
+        /// No, on confirmed evidence.
+        False,
+        /// Nobody could check.
+        #[default]
+        Unknown,
+    }
 }
 
 impl TriState {
@@ -22,15 +24,6 @@ impl TriState {
             "True" => Self::True,
             "False" => Self::False,
             _ => Self::Unknown,
-        }
-    }
-
-    /// The status of a condition, as Kubernetes spells it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
         }
     }
 }

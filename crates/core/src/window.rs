@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::action::ActionType;
 use super::moment::{clock, since};
+use super::text::bounded;
 
 /// What an open window means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -44,14 +45,18 @@ struct WindowState {
     till: Option<Timestamp>,
 }
 
-/// The state of a window, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How a window stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WindowView {
-    /// The window, in one phrase.
+    /// The window: its type, its schedule and its time zone.
+    #[schemars(length(max = 256))]
     pub window: String,
-    /// Whether it is open.
+    /// Whether it is open now.
+    #[serde(rename = "active")]
     pub is_open: bool,
-    /// When that changes. `None`: not within the searched time.
+    /// When that changes. Windows that follow each other without a gap count as one. Absent = not within the time that
+    /// is computed ahead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
@@ -143,7 +148,7 @@ impl Window {
     pub fn status_view(&self, now: Timestamp) -> WindowView {
         let WindowState { is_open, till } = self.state(now);
         let until = if is_open { till.and_then(|till| self.joined(till)) } else { till };
-        WindowView { window: self.to_string(), is_open, until }
+        WindowView { window: bounded(&self.to_string(), 256), is_open, until }
     }
 
     /// When the window closes, given the time at which it would close if it did not open again by then.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::proc::bounded;
 use crate::yaml;
-use nrh_api::duration::HumanDuration;
+use nrh_api::HumanDuration;
 use nrh_core::faults;
 use nrh_core::thresholds::{Bound, Thresholds, TimeRange};
 

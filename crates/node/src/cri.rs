@@ -13,8 +13,7 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
     ContainerStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandboxStatusRequest,
-    RemoveContainerRequest, RemovePodSandboxRequest, StatusRequest, StopContainerRequest, StopPodSandboxRequest,
-    VersionRequest,
+    RemoveContainerRequest, StatusRequest, StopContainerRequest, VersionRequest,
 };
 use prost::Message;
 use tokio::net::UnixStream;
@@ -264,22 +263,6 @@ impl Cri {
         let mut client = self.client();
         let request = RemoveContainerRequest { container_id: id.to_owned() };
         ask(deadline, id, client.remove_container(request)).await.map(drop)
-    }
-
-    /// Stops one sandbox and everything in it. The full id is needed: with a short one cri-dockerd answers OK and does nothing.
-    pub async fn stop_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
-        full_id(id)?;
-        let mut client = self.client();
-        let request = StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        ask(deadline, id, client.stop_pod_sandbox(request)).await.map(drop)
-    }
-
-    /// Removes one sandbox. The full id is needed.
-    pub async fn remove_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
-        full_id(id)?;
-        let mut client = self.client();
-        let request = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        ask(deadline, id, client.remove_pod_sandbox(request)).await.map(drop)
     }
 }
 

@@ -4,42 +4,32 @@ use serde::{Deserialize, Serialize};
 
 use nrh_core::action::{Action, Signal};
 
-/// What resolves a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-pub enum ClearedBy {
-    /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
-    Cont,
-    /// The hung process is killed (`ReleaseHungProcess` with `Kill`).
-    Kill,
-    /// The leftover is removed.
-    CleanupOrphans,
-    /// The control group is thawed.
-    ThawCgroup,
-    /// The kubelet is restarted.
-    RestartKubelet,
-    /// The container runtime is restarted.
-    RestartRuntime,
-    /// The pod is deleted.
-    DeletePod,
-    /// The node is rebooted (`Reboot`, `MarkForReboot`).
-    Reboot,
-    /// A remediator reboots the node, or replaces it.
-    HandOff,
+nrh_core::named! {
+    /// What resolves a fault.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+    pub enum ClearedBy {
+        /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
+        Cont,
+        /// The hung process is killed (`ReleaseHungProcess` with `Kill`).
+        Kill,
+        /// The leftover is removed.
+        CleanupOrphans,
+        /// The control group is thawed.
+        ThawCgroup,
+        /// The kubelet is restarted.
+        RestartKubelet,
+        /// The container runtime is restarted.
+        RestartRuntime,
+        /// The pod is deleted.
+        DeletePod,
+        /// The node is rebooted (`Reboot`, `MarkForReboot`).
+        Reboot,
+        /// A remediator reboots the node, or replaces it.
+        HandOff,
+    }
 }
 
 impl ClearedBy {
-    /// Everything.
-    pub const ALL: [Self; 8] = [
-        Self::Cont,
-        Self::Kill,
-        Self::CleanupOrphans,
-        Self::RestartKubelet,
-        Self::RestartRuntime,
-        Self::DeletePod,
-        Self::Reboot,
-        Self::HandOff,
-    ];
-
     /// What an action stands for. `None` for one that resolves nothing.
     pub const fn of(action: &Action) -> Option<Self> {
         Some(match action {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use nrh_core::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, StormView, TopologyRoom};
 use nrh_core::text::bounded;
-use nrh_core::window;
+use nrh_core::window::WindowView;
 
 /// How the policy stands. Written by the controller.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -44,7 +44,7 @@ pub struct RemediationPolicyStatus {
     /// `windows` of the spec, in its order: whether each is active, and when that changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub windows: Vec<WindowStatus>,
+    pub windows: Vec<WindowView>,
     /// Kinds of fault that many nodes have, for which little or nothing starts therefore; the widest storm first. At
     /// most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +69,7 @@ pub struct PolicyLimitsStatus {
     /// `perTopology`: each value of each label, the fullest first. At most 16; `perTopologyOmitted` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub per_topology: Vec<TopologyLimitStatus>,
+    pub per_topology: Vec<TopologyRoom>,
     /// Values of labels that did not fit into `perTopology`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_topology_omitted: Option<u32>,
@@ -85,37 +85,6 @@ pub struct PolicyLimitsStatus {
     /// Nodes that did not fit into `perNode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_node_omitted: Option<u32>,
-}
-
-/// A limit for the nodes that share the value of a label.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct TopologyLimitStatus {
-    /// Key of the label.
-    #[schemars(length(max = 317))]
-    pub topology_key: String,
-    /// Its value. Absent = the nodes that have no such label.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub value: Option<String>,
-    /// How many selected nodes have this value.
-    pub nodes: u32,
-    /// Remediations in flight on them.
-    pub in_flight: u32,
-    /// `maxInFlight` as a number now.
-    pub max_in_flight: u32,
-}
-
-impl From<&TopologyRoom> for TopologyLimitStatus {
-    fn from(room: &TopologyRoom) -> Self {
-        Self {
-            topology_key: bounded(&room.key, 317),
-            value: room.value.as_ref().map(|value| bounded(value, 63)),
-            nodes: room.nodes,
-            in_flight: room.in_flight,
-            max_in_flight: room.max_in_flight,
-        }
-    }
 }
 
 /// A limit for some kinds of fault.
@@ -166,34 +135,13 @@ impl PolicyLimitsStatus {
     pub fn of(limits: &LimitsView) -> Option<Self> {
         let left_out = |count: u32| (count > 0).then_some(count);
         let told = Self {
-            per_topology: limits.topologies.iter().map(Into::into).collect(),
+            per_topology: limits.topologies.clone(),
             per_topology_omitted: left_out(limits.topologies_left_out),
             per_fault: limits.faults.iter().map(Into::into).collect(),
             per_node: limits.spent.iter().map(Into::into).collect(),
             per_node_omitted: left_out(limits.spent_left_out),
         };
         (told != Self::default()).then_some(told)
-    }
-}
-
-/// How a window stands.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct WindowStatus {
-    /// The window: its type, its schedule and its time zone.
-    #[schemars(length(max = 256))]
-    pub window: String,
-    /// Whether it is open now.
-    pub active: bool,
-    /// When that changes. Windows that follow each other without a gap count as one. Absent = not within the time that
-    /// is computed ahead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
-}
-
-impl From<&window::WindowView> for WindowStatus {
-    fn from(told: &window::WindowView) -> Self {
-        Self { window: bounded(&told.window, 256), active: told.is_open, until: told.until }
     }
 }
 

@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Drain, Taint};
-use crate::duration::HumanDuration;
+use crate::HumanDuration;
 use nrh_core::action::{HandOff, MarkForReboot, Reboot, Restart, Signal};
 use nrh_core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nrh_core::condition::unchecked;
 use nrh_core::fault::MAX_FAULTS;
-use nrh_core::observation::KubeletSettings;
 use nrh_core::reboot::MAX_BOOT_ID;
 use nrh_core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
 use nrh_core::text::bounded;
@@ -137,7 +136,7 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
         age,
         checked: sent.1,
         creates_pods: kubelet.creates_pods == Some(true),
-        settings: kubelet.settings.as_ref().map(KubeletSettings::from),
+        settings: kubelet.settings,
         unfinished: None,
     }
 }

@@ -5,19 +5,19 @@ use std::mem::discriminant;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::preflight::{Live, PreflightRequest};
 use super::{Applier, ApplyError};
 use crate::cache::fold::Ingest;
-use crate::calls::{CallError, bounded, bounded_opt};
+use crate::calls::{CallError, bounded, bounded_opt, delete_params, patch_params, post_params};
 use crate::commands::{self, Command};
 use crate::events::Kind;
 use crate::jobs;
 use nrh_api::view::{node as nodes, pods};
-use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE};
+use nrh_api::{CORDON_ANNOTATION, NODE_NAMESPACE};
 use nrh_core::command::{ActionCommand, OutcomeReason, OutcomeState};
 use nrh_core::fault::PodRef;
 use nrh_core::plan::Operation;
@@ -39,10 +39,6 @@ pub(super) struct Release {
     pub event: Option<Kind>,
     /// The effect in words.
     pub what: String,
-}
-
-fn parameters() -> PatchParams {
-    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 impl Applier {
@@ -169,7 +165,7 @@ impl Applier {
     pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<Node, CallError> {
         let api = self.calls.act::<Node>();
         let what = || format!("patching Node {name}");
-        let node = bounded(what, api.patch(name, &parameters(), &Patch::Merge(patch))).await?;
+        let node = bounded(what, api.patch(name, &patch_params(), &Patch::Merge(patch))).await?;
         node.clone().fold(&mut self.cache.lock(), Instant::now());
         Ok(node)
     }
@@ -189,8 +185,7 @@ impl Applier {
             return Ok(ActionResult::Refused { reason, message });
         }
         self.not_suspended()?;
-        let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        let params = delete_params(Some(pod.uid.clone()));
         match bounded(what("deleting"), api.delete(&pod.name, &params)).await {
             Ok(answer) => Ok(ActionResult::Done { message: deleted(pod, &found, answer.left().as_ref()) }),
             Err(error) if error.is_not_found() || error.is_conflict() => {
@@ -202,9 +197,8 @@ impl Applier {
 
     async fn run_job(&self, order: &ActionCommand) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
-        let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         let job = jobs::job(order, &self.image)?;
-        match bounded(|| format!("creating Job {}", order.operation_id), api.create(&params, &job)).await {
+        match bounded(|| format!("creating Job {}", order.operation_id), api.create(&post_params(), &job)).await {
             Ok(made) => {
                 made.fold(&mut self.cache.lock(), Instant::now());
                 Ok(ActionResult::Started)

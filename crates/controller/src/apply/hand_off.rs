@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PropagationPolicy};
 use serde_json::{Value, json};
 
 use super::preflight::Live;
 use super::{Applier, ApplyError};
-use crate::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
+use crate::calls::{CallError, bounded, bounded_opt, delete_params, our_label, patch_params, post_params};
 use crate::hand_offs::rights::version;
 use crate::hand_offs::{Kind, machine, not_served, operation_of};
 use nrh_api::{
@@ -110,11 +110,8 @@ impl Applier {
         if !self.leads() {
             return Err(ApplyError::NotLeading);
         }
-        let uid = existing.metadata.uid.clone();
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid, resource_version: None }),
-            ..DeleteParams::background()
-        };
+        let params =
+            DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..delete_params(existing.uid()) };
         bounded_opt(|| format!("deleting {handed} of before"), async { api.delete(&handed.name, &params).await })
             .await?;
         tracing::info!(object = %handed, "what an earlier remediation has left behind was deleted");
@@ -178,8 +175,7 @@ impl Applier {
     /// Deletes the object, if it is still the remediation's.
     pub(super) async fn delete_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), CallError> {
         let Some((api, existing)) = self.ours(handed).await? else { return Ok(()) };
-        let same = Preconditions { uid: existing.uid(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        let params = delete_params(existing.uid());
         match bounded(|| format!("deleting {handed}"), api.delete(&handed.name, &params)).await {
             Ok(_) => tracing::info!(remediation = name, object = %handed, "hand-off taken back"),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
@@ -264,7 +260,7 @@ fn object(
     let spec = template.data.pointer("/spec/template/spec").filter(|spec| spec.is_object());
     let mut object = DynamicObject::new(&handed.name, &kind.resource).within(&handed.namespace);
     object.metadata.labels = Some(BTreeMap::from([
-        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        our_label(),
         (NODE_LABEL.to_owned(), short_name(&handed.name, 63)),
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));

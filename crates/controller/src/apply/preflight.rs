@@ -1,12 +1,18 @@
 //! The preflight of an action. It reads the objects of the action again from the API server, not from the cache of the watches, and
 //! decides again. An answer of the last quarter of a second counts as live.
 
+use std::fmt::Debug;
+
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Resource;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
 use crate::cache::State;
 use crate::cache::fold::Ingest;
+use crate::cache::guard::Guardable;
 use crate::cache::versions::version_of;
 use crate::calls::bounded_opt;
 use nrh_api::view::guard::Guarded;
@@ -167,16 +173,19 @@ impl Applier {
         (asks_of_pods(&state.snapshot.policies) || needs_pod(fault, step)).then(|| pod.clone())
     }
 
-    /// The current Node, if it exists. A Node that cannot be read is a refusal, and the next decision is based on that.
-    pub(super) async fn node_now(&self, name: &str) -> Result<Option<Node>, ApplyError> {
-        let api = self.calls.read::<Guarded<Node>>();
-        let found = bounded_opt(|| format!("reading Node {name}"), api.get(name)).await?;
+    /// The current object of this name, if it exists. One that cannot be read is a refusal, and the next decision is based on that.
+    pub(super) async fn read_now<K>(&self, name: &str) -> Result<Option<K>, ApplyError>
+    where
+        K: Guardable + Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api = self.calls.read::<Guarded<K>>();
+        let found = bounded_opt(|| format!("reading {} {name}", K::KIND), api.get(name)).await?;
         match found.map(|found| found.0) {
             None => Ok(None),
-            Some(Ok(node)) => Ok(Some(node)),
+            Some(Ok(object)) => Ok(Some(object)),
             Some(Err(bad)) => {
-                let why = format!("Node {name} cannot be read: {}", bad.why);
-                Guarded::<Node>(Err(bad)).fold(&mut self.cache.lock(), Instant::now());
+                let why = format!("{} {name} cannot be read: {}", K::KIND, bad.why);
+                Guarded::<K>(Err(bad)).fold(&mut self.cache.lock(), Instant::now());
                 Err(ApplyError::NotNow(why))
             }
         }
@@ -191,24 +200,6 @@ impl Applier {
         Ok(Some((named, pod)))
     }
 
-    /// The current command to the node, if there is one. A command that cannot be read is a refusal, and the next decision is
-    /// based on that.
-    async fn command_now(&self, node: &str, gives_command: bool) -> Result<Option<NodeCommand>, ApplyError> {
-        if !gives_command {
-            return Ok(None);
-        }
-        let api = self.calls.read::<Guarded<NodeCommand>>();
-        match bounded_opt(|| format!("reading NodeCommand {node}"), api.get(node)).await?.map(|found| found.0) {
-            None => Ok(None),
-            Some(Ok(command)) => Ok(Some(command)),
-            Some(Err(bad)) => {
-                let why = format!("NodeCommand {node} cannot be read: {}", bad.why);
-                Guarded::<NodeCommand>(Err(bad)).fold(&mut self.cache.lock(), Instant::now());
-                Err(ApplyError::NotNow(why))
-            }
-        }
-    }
-
     async fn read_again(&self, request: PreflightRequest<'_>, policy: &str) -> Result<Read, ApplyError> {
         let PreflightRequest { remediation, operation, node, gives_command, .. } = request;
         let (calls, pod) = (&self.calls, self.pod_to_read(remediation, operation));
@@ -221,8 +212,9 @@ impl Applier {
                 self.lately.remediation(calls, remediation),
             )?)
         };
+        let command = async { if gives_command { self.read_now(node).await } else { Ok(None) } };
         let ((report, policy, config, remediation), node, command, pod) =
-            futures::try_join!(all, self.node_now(node), self.command_now(node, gives_command), self.read_pod(pod))?;
+            futures::try_join!(all, self.read_now(node), command, self.read_pod(pod))?;
         Ok(Read { node, report, command, policy, config, remediation, pod })
     }
 }

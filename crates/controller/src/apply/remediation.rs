@@ -7,14 +7,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
+use kube::api::{ObjectMeta, Patch};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
 use crate::cache::RemediationRow;
 use crate::cache::fold::Ingest;
-use crate::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
+use crate::calls::{CallError, bounded, bounded_opt, delete_params, our_label, patch_params, post_params};
 use nrh_api::condition::condition;
 use nrh_api::convert::{remediation_spec, remediation_status};
 use nrh_api::view::guard::Guarded;
@@ -32,7 +32,7 @@ const NOTED_WITHIN: Duration = Duration::from_secs(30);
 /// The labels by which a remediation is found.
 pub(super) fn labels(remediation: &Remediation) -> BTreeMap<String, String> {
     BTreeMap::from([
-        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        our_label(),
         (NODE_LABEL.to_owned(), short_name(&remediation.node, 63)),
         (POLICY_LABEL.to_owned(), short_name(&remediation.policy, 63)),
     ])
@@ -195,8 +195,7 @@ impl Applier {
         let known = self.cache.lock().snapshot.remediations.get(name).filter(|known| known.phase.is_final()).cloned();
         // Another object may have its name meanwhile.
         let Some((uid, _)) = known.and_then(|known| known.identity) else { return Ok(()) };
-        let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
-        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let params = delete_params(Some(uid));
         let api = self.calls.act::<NodeRemediation>();
         match bounded(|| format!("deleting NodeRemediation {name}"), api.delete(name, &params)).await {
             Err(error) if error.is_conflict() => self.refresh_remediation(name).await,

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 use super::State;
 use super::fold::{Changed, Ingest};
 use super::guard::Guardable;
-use super::versions::Versions;
 use nrh_api::NodeCommand;
 use nrh_api::view::View;
 use nrh_api::view::guard::Unread;
@@ -39,10 +38,6 @@ impl CommandRow {
 
 impl Ingest for NodeCommand {
     const KIND: &'static str = "NodeCommand";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.commands
-    }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.commands.insert(key.to_owned(), CommandRow::of(&self));

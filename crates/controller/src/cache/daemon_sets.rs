@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::State;
 use super::fold::{Changed, Ingest};
-use super::versions::Versions;
 use nrh_api::view::pods;
 use nrh_core::snapshot::TriState;
 
@@ -50,10 +49,6 @@ impl State {
 
 impl Ingest for DaemonSet {
     const KIND: &'static str = "DaemonSet";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.daemon_sets
-    }
 
     fn key(meta: &ObjectMeta) -> String {
         format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())

@@ -39,7 +39,9 @@ pub trait Ingest: Resource + Sized {
     /// Its name.
     const KIND: &'static str;
     /// The versions of its kind.
-    fn versions(state: &mut State) -> &mut Versions;
+    fn versions(state: &mut State) -> &mut Versions {
+        state.versions.of(Self::KIND)
+    }
     /// Stores an object that is newer than the known one.
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed;
     /// Forgets an object.
@@ -87,10 +89,6 @@ pub trait Ingest: Resource + Sized {
 impl Ingest for Node {
     const KIND: &'static str = "Node";
 
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.nodes
-    }
-
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         match mirrored::read(&self) {
             Some(current) => state.node_conditions.insert(key.to_owned(), current),
@@ -127,10 +125,6 @@ impl Ingest for Node {
 
 impl Ingest for NodeRuntimeHealth {
     const KIND: &'static str = "NodeRuntimeHealth";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.reports
-    }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         let since_start = state.since_start(now);
@@ -189,10 +183,6 @@ fn is_missed(view: &ReportView) -> bool {
 
 impl Ingest for NodeRemediation {
     const KIND: &'static str = "NodeRemediation";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.remediations
-    }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use super::fold::{Changed, Ingest, set_status};
 use super::policies::PolicyRow;
-use super::versions::Versions;
 use super::{State, job, report};
 use nrh_api::view::View;
 use nrh_api::view::guard::{BoundedStatus, Guarded, Unread};
@@ -58,10 +57,6 @@ pub trait Guardable: Ingest + BoundedStatus {
 
 impl<K: Guardable> Ingest for Guarded<K> {
     const KIND: &'static str = K::KIND;
-
-    fn versions(state: &mut State) -> &mut Versions {
-        K::versions(state)
-    }
 
     fn key(meta: &ObjectMeta) -> String {
         K::key(meta)

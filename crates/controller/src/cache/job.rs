@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::State;
 use super::fold::{Changed, Ingest};
-use super::versions::Versions;
 use nrh_api::OPERATION_LABEL;
 use nrh_core::command::Outcome;
 use nrh_core::snapshot::JobView;
@@ -137,10 +136,6 @@ pub fn outcome(message: &str, id: &str) -> Option<Outcome> {
 impl Ingest for Job {
     const KIND: &'static str = "Job";
 
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.jobs
-    }
-
     fn put(self, _key: &str, state: &mut State, now: Instant) -> Changed {
         let Some(id) = operation(&self.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
@@ -158,10 +153,6 @@ impl Ingest for Job {
 /// The pod of one of the controller's Jobs.
 impl Ingest for Pod {
     const KIND: &'static str = "Pod";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.job_pods
-    }
 
     fn put(self, _key: &str, state: &mut State, _now: Instant) -> Changed {
         let Some(id) = operation(&self.metadata) else { return Changed::Nothing };

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::State;
 use super::fold::{Changed, Ingest};
 use super::template::TemplateRead;
-use super::versions::Versions;
 use nrh_api::view::View;
 use nrh_api::{RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus};
 use nrh_core::hand_off::TemplateRef;
@@ -136,10 +135,6 @@ fn drains(policy: &Policy) -> bool {
 impl Ingest for RemediationPolicy {
     const KIND: &'static str = "RemediationPolicy";
 
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.policies
-    }
-
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         let matters = self.store(key, &mut state.snapshot);
         let (errors, generation) = (self.errors(), self.metadata.generation.unwrap_or_default());
@@ -159,10 +154,6 @@ impl Ingest for RemediationPolicy {
 /// The API server admits only one.
 impl Ingest for RemediationConfig {
     const KIND: &'static str = "RemediationConfig";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.configs
-    }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         let matters = self.store(key, &mut state.snapshot);

@@ -138,55 +138,32 @@ impl Versions {
             self.went_back = Some(format!("{key}: expected version {before} or a later one, found {answered}"));
         }
     }
-
-    /// Whether a first list is complete.
-    pub const fn is_synced(&self) -> bool {
-        self.synced
-    }
 }
 
-/// Versions per kind.
-#[derive(Debug, Default)]
-pub struct AllVersions {
-    /// Nodes.
-    pub nodes: Versions,
-    /// Reports.
-    pub reports: Versions,
-    /// Commands to nodes.
-    pub commands: Versions,
-    /// Policies.
-    pub policies: Versions,
-    /// The single object that applies to all policies.
-    pub configs: Versions,
-    /// Remediations.
-    pub remediations: Versions,
-    /// `DaemonSet`s.
-    pub daemon_sets: Versions,
-    /// The controller's Jobs.
-    pub jobs: Versions,
-    /// Pods of the controller's Jobs.
-    pub job_pods: Versions,
-}
+/// Versions per kind. A kind is there from the start: nothing is decided until its first list is complete.
+#[derive(Debug)]
+pub struct AllVersions(BTreeMap<&'static str, Versions>);
 
 impl AllVersions {
-    pub(super) fn all(&self) -> [(&'static str, &Versions); 9] {
-        [
-            ("nodes", &self.nodes),
-            ("noderuntimehealths", &self.reports),
-            ("nodecommands", &self.commands),
-            ("remediationpolicies", &self.policies),
-            ("remediationconfigs", &self.configs),
-            ("noderemediations", &self.remediations),
-            ("daemonsets", &self.daemon_sets),
-            ("jobs", &self.jobs),
-            ("pods of jobs", &self.job_pods),
-        ]
+    /// Of these kinds, of which nothing is known yet.
+    pub(super) fn new<const KINDS: usize>(kinds: [&'static str; KINDS]) -> Self {
+        Self(kinds.map(|kind| (kind, Versions::default())).into())
+    }
+
+    /// Of one kind.
+    pub(super) fn of(&mut self, kind: &'static str) -> &mut Versions {
+        self.0.entry(kind).or_default()
+    }
+
+    /// Kinds that have not been listed yet.
+    pub(super) fn unsynced(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().filter(|(_, versions)| !versions.synced).map(|(kind, _)| *kind)
     }
 
     /// The first kind with an object that was older than possible, and how: the API server serves another history than the one
     /// in the cache.
     pub fn went_back(&self) -> Option<(&'static str, &str)> {
-        self.all().into_iter().find_map(|(kind, versions)| Some((kind, versions.went_back.as_deref()?)))
+        self.0.iter().find_map(|(kind, versions)| Some((*kind, versions.went_back.as_deref()?)))
     }
 }
 
@@ -241,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_re_list_that_shows_an_object_older_than_it_was_is_of_another_history() {
-        let all = |nodes: Versions| AllVersions { nodes, ..AllVersions::default() };
+        let all = |nodes: Versions| AllVersions([("Node", nodes)].into());
         let listed = |before: u64, meanwhile: &[u64]| {
             let mut versions = Versions::default();
             versions.begin();
@@ -266,7 +243,7 @@ mod tests {
         assert_eq!(listed(0, &[80]).went_back(), None);
         assert_eq!(listed(90, &[0]).went_back(), None);
         let restored = listed(90, &[80]);
-        assert_eq!(restored.went_back(), Some(("nodes", "a: expected version 90 or a later one, found 80")));
+        assert_eq!(restored.went_back(), Some(("Node", "a: expected version 90 or a later one, found 80")));
         // The controller's own write meanwhile is of that history, too.
         assert!(listed(90, &[80, 81]).went_back().is_some());
     }

@@ -6,60 +6,41 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::cache::report::ControllerStatus;
 use nrh_api::condition::condition_since;
 use nrh_api::health::{RemediationStatus, Summary};
-use nrh_api::{ConditionReason, ConditionType, WrittenFlap};
+use nrh_api::{ConditionReason, ConditionType, NodeRuntimeHealthStatus, WrittenFlap};
 use nrh_core::condition::checked_conditions;
 use nrh_core::fault::{Fault, FaultType, MAX_FAULTS};
-use nrh_core::flap::FlapRecord;
 use nrh_core::plan::{NodeStatusView, SelfHealing};
 use nrh_core::snapshot::TriState;
 use nrh_core::text::bounded;
 
-/// The controller's part of a NodeRuntimeHealth.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodePart {
-    /// The generation of the spec that the controller has read.
-    pub observed_generation: i64,
-    /// The kubelet's version.
-    pub kubelet_version: Option<String>,
-    /// Faults that only the API shows.
-    pub cluster_faults: Vec<Fault>,
-    /// The current remediation.
-    pub remediation: RemediationStatus,
-    /// The summary line.
-    pub summary: Summary,
-    /// The node's recent changes.
-    pub flap: Option<FlapRecord>,
-    /// The controller's conditions, and the probe's conditions that are no longer confirmed.
-    pub conditions: Vec<Condition>,
-}
-
-/// The controller's part of the status of a node.
+/// The controller's part of the status of a node. An apply without a field removes it, so no field of the probe may stand here.
 pub fn node_part(
     status_view: &NodeStatusView,
     blocked: &[String],
     current: &ControllerStatus,
     now: Timestamp,
-) -> NodePart {
+) -> NodeRuntimeHealthStatus {
     let mut cluster_faults = status_view.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
-    NodePart {
-        observed_generation: current.generation,
+    NodeRuntimeHealthStatus {
+        observed_generation: Some(current.generation),
         kubelet_version: status_view.kubelet_version.clone(),
-        remediation: RemediationStatus {
+        remediation: Some(RemediationStatus {
             policy: status_view.policy.clone(),
             name: status_view.remediation.clone(),
             blocked: blocked.to_vec(),
             cancelled: status_view.stopped.clone(),
-        },
-        summary: Summary {
+        }),
+        summary: Some(Summary {
             health: status_view.health,
             top_fault_type: status_view.top_fault_type,
             top_fault: bounded(&status_view.top_fault, 256),
             activity: bounded(&status_view.activity, 256),
-        },
+        }),
         conditions: node_conditions(status_view, current, now),
-        flap: status_view.flap.clone(),
+        flapping: status_view.flap.clone().map(|flap| WrittenFlap(Ok(flap))),
         cluster_faults,
+        ..NodeRuntimeHealthStatus::default()
     }
 }
 
@@ -177,7 +158,7 @@ pub enum Difference {
 }
 
 /// Compares the current status with the wanted one.
-pub fn difference(current: &ControllerStatus, part: &NodePart) -> Difference {
+pub fn difference(current: &ControllerStatus, part: &NodeRuntimeHealthStatus) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
@@ -190,14 +171,14 @@ pub fn difference(current: &ControllerStatus, part: &NodePart) -> Difference {
             && current.conditions.status(ConditionType::NodeStable) == TriState::Unknown
     };
     let empty = (RemediationStatus::default(), Summary::default());
-    let remediation = current.remediation.as_ref().unwrap_or(&empty.0);
-    let summary = current.summary.as_ref().unwrap_or(&empty.1);
+    let [remediation, wanted] = [&current.remediation, &part.remediation].map(|is| is.as_ref().unwrap_or(&empty.0));
+    let [summary, wanted_summary] = [&current.summary, &part.summary].map(|is| is.as_ref().unwrap_or(&empty.1));
     let matter = current.remediation.is_none()
         || current.summary.is_none()
-        || current.observed_generation != Some(part.observed_generation)
+        || current.observed_generation != part.observed_generation
         || current.kubelet_version != part.kubelet_version
-        || summary.health != part.summary.health
-        || key(remediation) != key(&part.remediation)
+        || summary.health != wanted_summary.health
+        || key(remediation) != key(wanted)
         || states(&current.cluster_faults) != states(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
             let stands = current.conditions.named(&want.type_).map(|stands| &stands.said);
@@ -206,9 +187,9 @@ pub fn difference(current: &ControllerStatus, part: &NodePart) -> Difference {
     if matter {
         return Difference::Matter;
     }
-    let differs = summary != &part.summary
-        || current.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)
-        || remediation.blocked != part.remediation.blocked
+    let differs = summary != wanted_summary
+        || current.flap != part.flapping
+        || remediation.blocked != wanted.blocked
         || words(&current.cluster_faults) != words(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
             current.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
@@ -235,20 +216,20 @@ mod tests {
         ControllerStatus { conditions: Conditions::of(&conditions), ..ControllerStatus::default() }
     }
 
-    fn stands(part: NodePart) -> ControllerStatus {
+    fn stands(part: NodeRuntimeHealthStatus) -> ControllerStatus {
         ControllerStatus {
             cluster_faults: part.cluster_faults,
-            observed_generation: Some(part.observed_generation),
+            observed_generation: part.observed_generation,
             kubelet_version: part.kubelet_version,
-            remediation: Some(part.remediation),
-            summary: Some(part.summary),
-            flap: part.flap.map(|flap| WrittenFlap(Ok(flap))),
+            remediation: part.remediation,
+            summary: part.summary,
+            flap: part.flapping,
             conditions: Conditions::of(&part.conditions),
             ..ControllerStatus::default()
         }
     }
 
-    fn of_type<'a>(part: &'a NodePart, kind: &str) -> Option<&'a Condition> {
+    fn of_type<'a>(part: &'a NodeRuntimeHealthStatus, kind: &str) -> Option<&'a Condition> {
         part.conditions.iter().find(|c| c.type_ == kind)
     }
 
@@ -258,6 +239,9 @@ mod tests {
             NodeStatusView { activity: "waiting".into(), restart_safe_known: true, ..NodeStatusView::default() };
         let part = node_part(&status_view, &["MinDurationNotReached: x".into()], &ControllerStatus::default(), now());
         assert_eq!(difference(&ControllerStatus::default(), &part), Difference::Matter);
+        let written = serde_json::to_value(&part).unwrap();
+        let fields: Vec<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(fields, ["conditions", "observedGeneration", "remediation", "summary"], "no field of the probe");
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
         let current = stands(part.clone());

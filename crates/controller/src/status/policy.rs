@@ -49,7 +49,7 @@ pub fn policy_status(
         max_unhealthy: seen.max_unhealthy,
         max_in_flight: seen.max_in_flight,
         limits: PolicyLimitsStatus::of(&seen.limits),
-        windows: seen.windows.iter().take(MAX_SHOWN).map(Into::into).collect(),
+        windows: seen.windows.iter().take(MAX_SHOWN).cloned().collect(),
         storms: seen.storms.iter().take(MAX_SHOWN).map(Into::into).collect(),
         overlapping_policies: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
         conditions: [ready, allowed].into_iter().chain(stalled).collect(),

@@ -12,6 +12,7 @@ use crate::moment::since;
 use crate::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::text::bounded;
 
 /// Selected nodes by the value of the label of one limit. None = nodes without the label.
 pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
@@ -82,7 +83,13 @@ struct Room<'a> {
 impl Room<'_> {
     fn view(self) -> TopologyRoom {
         let Self { key, value, nodes, in_flight, max_in_flight } = self;
-        TopologyRoom { key: key.to_owned(), value: value.map(str::to_owned), nodes, in_flight, max_in_flight }
+        TopologyRoom {
+            key: bounded(key, 317),
+            value: value.map(|value| bounded(value, 63)),
+            nodes,
+            in_flight,
+            max_in_flight,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
 use crate::observation::Credential;
 use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
@@ -18,7 +18,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     worst_severity: Severity::High,
     condition: Some(ConditionType::ClientCertificateValid),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // The severity is High once the kubelet cannot prove its identity.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,
@@ -34,21 +33,17 @@ const MAX_LEFT: Duration = Duration::from_hours(14 * 24);
 const KEY: &str = "kubelet";
 
 /// Detects an overdue certificate. The wall clock counts here, for the probe as for the kubelet and the API server.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::ClientCertificateExpiring;
-    let (disks, checked) = match answer(&seen.disks, seen.now, "the kubelet's certificate", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (disks, checked) = answer(&seen.disks, seen.now, "the kubelet's certificate", STALE)?;
     let (place, lifetime, left) = match &disks.credential {
         Credential::Certificate { place, lifetime, left } => (place, *lifetime, *left),
-        Credential::Other => return findings.blind(kind, Verdict::Clean { checked }),
+        Credential::Other => return Ok(Coverage::new(Verdict::Clean { checked })),
         Credential::Unknown(why) => {
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, why));
         }
     };
     if left > (lifetime.saturating_mul(OVERDUE) / 100).min(MAX_LEFT) {
-        return findings.blind(kind, Verdict::Clean { checked });
+        return Ok(Coverage::new(Verdict::Clean { checked }));
     }
     let is_over = left.is_zero();
     let (severity, message, impact) = if is_over {
@@ -67,7 +62,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::ClientCertificateExpiring,
             key: KEY,
             subject: Subject::named(SubjectKind::Kubelet, KEY),
             severity,
@@ -83,5 +78,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         .into(),
     );
-    findings.undecided(kind, KEY, checked, "it is overdue");
+    Ok(Coverage::undecided(KEY, checked, "it is overdue"))
 }

@@ -3,7 +3,7 @@
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{CLOCK_STALE, Check, Component, Findings, Verdict, answer};
+use crate::finding::{CLOCK_STALE, Check, Component, Coverage, Detected, Findings, Verdict, answer};
 use crate::thresholds::{Bound, Confirm};
 
 /// Three reports. A clock that a person sets by hand, or that is wrong when a machine wakes, is corrected within minutes.
@@ -18,7 +18,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&SKEW],
     condition: Some(ConditionType::ClockSynchronised),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Host)
 };
@@ -28,13 +27,9 @@ const KEY: &str = "clock";
 
 /// Detects a clock that differs. "Too far" is certain, however long the answer took. "Near" holds even in the worst case. Between
 /// the two, an existing fault stays and no new fault begins.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::ClockUnsynchronised;
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     // Each report brings one reading of the clock, so at rest one arrives every five minutes.
-    let (clock, checked) = match answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+    let (clock, checked) = answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE)?;
     let (certain, how, side) = if clock.ahead >= clock.behind {
         (clock.ahead, "ahead of", "ahead")
     } else {
@@ -42,18 +37,17 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     if certain <= thresholds.bound(&SKEW) {
         if clock.most < thresholds.bound(&SKEW) / 2 {
-            return findings.blind(kind, Verdict::Clean { checked });
+            return Ok(Coverage::new(Verdict::Clean { checked }));
         }
-        return findings.undecided(
-            kind,
+        return Ok(Coverage::undecided(
             KEY,
             checked,
             "the API server's answer was slow, or its clock is a little apart",
-        );
+        ));
     }
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::ClockUnsynchronised,
             key: KEY,
             subject: Subject::named(SubjectKind::Host, KEY),
             severity: Severity::Medium,
@@ -69,5 +63,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         .into(),
     );
-    findings.undecided(kind, KEY, checked, "the clocks are apart");
+    Ok(Coverage::undecided(KEY, checked, "the clocks are apart"))
 }

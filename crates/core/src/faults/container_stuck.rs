@@ -6,7 +6,7 @@ use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, Sighting, Verdict, container_of, evidence, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, container_of, evidence, lists, of_pod, short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, RemovalSaid, RemovalSeen, RuntimeKind};
 use crate::reason::ConditionReason;
@@ -20,33 +20,28 @@ const CONFIRM: Confirm = Confirm::new("containerStuck", 3, 30, 600);
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Container)
 };
 
 /// A container is made and started within seconds. One that a check finds in between is no fault.
 const IN_BETWEEN: Duration = Duration::from_mins(1);
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::ContainerStuck;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     let removals = match (&lists.removals, seen.kind) {
         (Some(removals), _) => removals.as_slice(),
         (None, RuntimeKind::Containerd | RuntimeKind::CriO | RuntimeKind::Other) => &[],
-        (None, RuntimeKind::Unknown) => return findings.blind(kind, crate::finding::kind_not_known()),
+        (None, RuntimeKind::Unknown) => return Err(crate::finding::kind_not_known()),
         (None, RuntimeKind::Docker) => {
             let detail = "Docker itself could not be asked which containers it is removing";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     };
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     let mut found = |container: &ContainerSeen, impact: &str, (message, lines): (String, Vec<String>)| {
         let (subject, target) = container_of(container);
         findings.sightings.push(Sighting {
-            kind,
+            kind: FaultType::ContainerStuck,
             key: container.id.clone(),
             certain: true,
             harm: Harm::Always,
@@ -92,7 +87,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
         }
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 /// What blocks a container that neither runs nor has ended, and that its kubelet would not leave in this state. A created

@@ -3,7 +3,7 @@
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
 use crate::observation::{BusSeen, BusStep};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
@@ -16,7 +16,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::SystemdResponsive),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |fault| {
         // The severity is High where systemd does not answer. After an error, root can still use another way.
         let silent = fault.severity >= Severity::High;
@@ -28,17 +27,13 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// A node has one systemd.
 const KEY: &str = "systemd";
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::DbusUnresponsive;
-    let (bus, checked) = match answer(&seen.bus, seen.now, "the system bus", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (bus, checked) = answer(&seen.bus, seen.now, "the system bus", STALE)?;
     let (step, how, hangs) = match bus {
-        BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { checked }),
+        BusSeen::Answered | BusSeen::NoBus => return Ok(Coverage::new(Verdict::Clean { checked })),
         BusSeen::NotOnIt => {
             let detail = "the system bus says that systemd is not on it";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
         BusSeen::Silent { step, how } => (*step, how, true),
         BusSeen::Refused { step, how } => (*step, how, false),
@@ -52,7 +47,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::DbusUnresponsive,
             key: KEY,
             subject: Subject::named(SubjectKind::Process, KEY),
             severity: if hangs { Severity::High } else { Severity::Medium },
@@ -71,5 +66,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         .into(),
     );
-    findings.undecided(kind, KEY, checked, "it did not answer");
+    Ok(Coverage::undecided(KEY, checked, "it did not answer"))
 }

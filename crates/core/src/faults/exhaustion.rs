@@ -3,7 +3,7 @@
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
 use crate::observation::{HostSeen, LimitSeen, Observations, Owner, Usage};
 use crate::reason::ConditionReason;
 use crate::thresholds::{Confirm, Confirmation};
@@ -18,7 +18,6 @@ pub(super) const PIDS: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_PIDS],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_PIDS).usual_time(),
     // Neither the kubelet nor the runtime starts where the kernel refuses threads during the start.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
@@ -30,7 +29,6 @@ pub(super) const FILES: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_FILES],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_FILES).usual_time(),
     restart_harms: |fault| {
         let of_node = matches!(fault.subject.kind, SubjectKind::Host);
         ByDaemon { kubelet: of_node, runtime: of_node }
@@ -54,7 +52,7 @@ pub const SICK: u8 = 90;
 const WELL: u8 = 80;
 
 /// Detects the exhaustion of process ids. Processes and threads count alike.
-pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let subject = Limit {
         kind: FaultType::PidExhaustion,
         what: "processes and threads",
@@ -63,11 +61,11 @@ pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
         of: |host| &host.pids,
         confirm: thresholds.confirm(&CONFIRM_PIDS),
     };
-    limit(&subject, seen, findings);
+    limit(&subject, seen, findings)
 }
 
 /// Detects the exhaustion of open files.
-pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let subject = Limit {
         kind: FaultType::FdExhaustion,
         what: "open files",
@@ -75,7 +73,7 @@ pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut 
         of: |host| &host.files,
         confirm: thresholds.confirm(&CONFIRM_FILES),
     };
-    limit(&subject, seen, findings);
+    limit(&subject, seen, findings)
 }
 
 struct Limit {
@@ -86,11 +84,8 @@ struct Limit {
     confirm: Confirmation,
 }
 
-fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
-    let (host, checked) = match answer(&seen.host, seen.now, "the kernel's limits", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(limit.kind, verdict),
-    };
+fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) -> Detected {
+    let (host, checked) = answer(&seen.host, seen.now, "the kernel's limits", STALE)?;
     let clean = Verdict::Clean { checked };
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), checked));
     for LimitSeen { owner, usage } in (limit.of)(host) {
@@ -114,7 +109,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
             coverage.named.insert(owner.key().to_owned(), verdict);
         }
     }
-    findings.cover(limit.kind, coverage);
+    Ok(coverage)
 }
 
 fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, checked: std::time::Duration) -> Component<'a> {

@@ -3,7 +3,7 @@
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Findings, STALE, Verdict, lists};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, lists};
 use crate::observation::{ContainerState, ListRound, Reading};
 use crate::thresholds::Confirm;
 
@@ -15,7 +15,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     worst_severity: Severity::High,
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // The severity is High once the kubelet cannot read the list any more.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,
@@ -30,8 +29,7 @@ const WELL: usize = 6 << 20;
 /// The lists count as one object.
 const KEY: &str = "lists";
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::ExitedContainerBacklog;
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let (severity, message, impact, line, checked) = match (&seen.lists, lists(seen)) {
         (Reading::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
             Severity::High,
@@ -41,12 +39,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             error.clone(),
             seen.now.saturating_sub(*age),
         ),
-        (_, Err(verdict)) => return findings.blind(kind, verdict),
+        (_, Err(verdict)) => return Err(verdict),
         (_, Ok((round, checked))) if round.answer_bytes < WELL || !is_mostly_ended(round) => {
-            return findings.blind(kind, Verdict::Clean { checked });
+            return Ok(Coverage::new(Verdict::Clean { checked }));
         }
         (_, Ok((round, checked))) if round.answer_bytes < LARGE => {
-            return findings.undecided(kind, KEY, checked, "the runtime's lists are between small and large");
+            return Ok(Coverage::undecided(KEY, checked, "the runtime's lists are between small and large"));
         }
         (_, Ok((round, checked))) => (
             Severity::Medium,
@@ -58,7 +56,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::ExitedContainerBacklog,
             key: KEY,
             subject: Subject::named(SubjectKind::Runtime, KEY),
             severity,
@@ -70,7 +68,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         .into(),
     );
-    findings.undecided(kind, KEY, checked, "the runtime's lists are large");
+    Ok(Coverage::undecided(KEY, checked, "the runtime's lists are large"))
 }
 
 /// Whether most entries have ended. A list may also be large because of what runs: pods may have long annotations.

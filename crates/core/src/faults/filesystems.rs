@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
 use crate::observation::{DisksSeen, FilesystemSeen, Space};
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
@@ -21,7 +21,6 @@ pub(super) const READ_ONLY: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_READ_ONLY],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_READ_ONLY).usual_time(),
     // Neither the kubelet nor the runtime starts where it cannot write.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::Critical, SubjectKind::Filesystem)
@@ -31,7 +30,6 @@ pub(super) const FULL: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_FULL],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_FULL).usual_time(),
     // The databases of the runtime break on a full disk.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)
@@ -46,11 +44,11 @@ const FULL_INODES: u64 = 1000;
 const WELL: u64 = 2;
 
 /// Detects file systems with almost nothing left. One that accepts no writes for another reason is another fault.
-pub(super) fn full(check: &Check<'_>, findings: &mut Findings) {
+pub(super) fn full(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let is_its = |filesystem: &FilesystemSeen| !is_run(filesystem);
-    short_of_room(check, findings, (FaultType::DiskFull, FULL_BYTES), is_its, |filesystem, left, checked| {
+    short_of_room(check, findings, FULL_BYTES, is_its, |filesystem, left, checked| {
         full_filesystem(filesystem, left, checked, check.thresholds)
-    });
+    })
 }
 
 /// Whether it holds only what lives as long as the boot.
@@ -63,14 +61,11 @@ pub(super) fn is_run(filesystem: &FilesystemSeen) -> bool {
 pub(super) fn short_of_room<'a>(
     &Check { seen, .. }: &Check<'a>,
     findings: &mut Findings,
-    (kind, bytes): (FaultType, u64),
+    bytes: u64,
     is_its: impl Fn(&FilesystemSeen) -> bool,
     fault: impl Fn(&'a FilesystemSeen, &str, Duration) -> Component<'a>,
-) {
-    let (disks, checked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+) -> Detected {
+    let (disks, checked) = answer(&seen.disks, seen.now, "the node's file systems", STALE)?;
     let mut coverage = Coverage::new(others(disks, checked));
     for filesystem in disks.filesystems.iter().filter(|filesystem| is_its(filesystem)) {
         let is_less = |space: Space, bound: u64, times: u64| {
@@ -90,7 +85,7 @@ pub(super) fn short_of_room<'a>(
         };
         coverage.named.insert(filesystem.device.clone(), verdict);
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 fn full_filesystem<'a>(
@@ -117,12 +112,8 @@ fn full_filesystem<'a>(
 }
 
 /// Detects file systems that accept no writes, as the kernel reports it. The probe does not write to try.
-pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::ReadOnlyFilesystem;
-    let (disks, checked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (disks, checked) = answer(&seen.disks, seen.now, "the node's file systems", STALE)?;
     let mut coverage = Coverage::new(others(disks, checked));
     for filesystem in &disks.filesystems {
         let Some(how) = &filesystem.read_only else {
@@ -131,7 +122,7 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         };
         findings.sightings.push(
             Component {
-                kind,
+                kind: FaultType::ReadOnlyFilesystem,
                 key: &filesystem.device,
                 subject: subject(filesystem),
                 severity: Severity::Critical,
@@ -145,7 +136,7 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
             .into(),
         );
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 /// A file system that is not visible any more is clean only if the check saw all file systems.

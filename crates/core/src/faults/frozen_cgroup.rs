@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use super::spec::{ByDaemon, FaultSpec, Holds, NOT_WORSE, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
-use crate::finding::{Check, Component, Coverage, Findings, STALE, Sighting, Verdict, answer, of_pod, pod_of, short};
+use crate::finding::{
+    Check, Component, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, of_pod, pod_of, short,
+};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
@@ -23,7 +25,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&AGE],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // The frozen process outlives the runtime as a leftover that does not answer.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
@@ -35,15 +37,11 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// Detects containers whose first process is still the process of the runtime (`runc init`), and whose control group is frozen. A
 /// person may have paused a container that runs. Nobody pauses one that does not run yet, and the call that creates it waits
 /// forever.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::FrozenCgroup;
-    let (host, checked) = match answer(&seen.host, seen.now, "control groups", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (host, checked) = answer(&seen.host, seen.now, "control groups", STALE)?;
     let frozen = match &host.frozen {
         Ok(frozen) => frozen,
-        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => return Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
     let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), checked));
@@ -62,7 +60,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             ..Target::default()
         };
         let sighting = Component {
-            kind,
+            kind: FaultType::FrozenCgroup,
             key: &one.sandbox_id,
             severity: Severity::Medium,
             message: format!(
@@ -84,5 +82,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         };
         findings.sightings.push(Sighting { target, ..sighting.into() });
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }

@@ -7,8 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, HangConfirmation, Harm, STALE, Sighting, Verdict, answer, asks_single, bounded_pod,
-    describe, evidence, lists, of_pod, process_ref, processes, short,
+    Check, Coverage, Detected, Findings, HangConfirmation, Harm, STALE, Sighting, Verdict, answer, asks_single,
+    bounded_pod, describe, evidence, lists, of_pod, process_ref, processes, short,
 };
 use crate::observation::{
     ContainerSeen, ContainerState, ListRound, Observations, ProcessSeen, Reading, RuntimeKind, TaskAnswer,
@@ -25,7 +25,6 @@ pub const CONFIRM: Confirm = Confirm::new("hungContainer", 3, 20, 40).may_be_slo
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // At its start the kubelet asks every container and waits for each that does not answer. The runtime leaves the shim behind.
     // CRI-O answers for a container whose conmon is stopped, and asks no conmon at its start.
     restart_harms: |fault| ByDaemon { kubelet: !fault.target.is_conmon(), runtime: !fault.target.is_conmon() },
@@ -47,16 +46,11 @@ struct Group<'a> {
     running: Vec<&'a ContainerSeen>,
 }
 
-pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let &Check { seen, known, .. } = check;
     let confirm = check.hangs(&CONFIRM);
-    let (lists, listed) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
-    };
-    if let Err(verdict) = asks_single(seen.kind) {
-        return findings.blind(FaultType::HungContainer, verdict);
-    }
+    let (lists, listed) = lists(seen)?;
+    asks_single(seen.kind)?;
     let groups = groups(lists, seen.kind);
     // A container or sandbox that is in no list, or has ended, does not hang any more.
     let mut coverage = Coverage::new(Verdict::Clean { checked: listed });
@@ -67,7 +61,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         let detail = "not every running container has been asked once since the probe began";
         coverage.others = Verdict::unknown(ConditionReason::NotYetChecked, detail);
     }
-    findings.cover(FaultType::HungContainer, coverage);
+    Ok(coverage)
 }
 
 fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes};
+use crate::finding::{
+    Check, Component, Coverage, Detected, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes,
+};
 use crate::observation::{KubeletSeen, Observations, Part};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
@@ -35,7 +37,6 @@ pub(super) const DOWN: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_DOWN],
     bounds: &[&START_AGE],
     condition: Some(ConditionType::KubeletReady),
-    time_to_confirm: |of| of.confirm(&CONFIRM_DOWN).usual_time(),
     down: Some(Daemon::Kubelet),
     names: |_| true,
     pods_cannot_end: true,
@@ -46,7 +47,6 @@ pub(super) const DOWN: FaultSpec = FaultSpec {
 pub(super) const CRASH_LOOP: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_CRASH_LOOP],
     condition: Some(ConditionType::KubeletReady),
-    time_to_confirm: |of| of.confirm(&CONFIRM_CRASH_LOOP).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { kubelet: Err("it is restarted again and again already"), ..NO_RESTART },
@@ -61,12 +61,8 @@ pub(super) const KUBELET: &str = "kubelet";
 /// kubelet has asked for may still appear before that.
 const ASKED_BY_IT: u64 = 200;
 
-pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::KubeletDown;
-    let (kubelet, checked) = match check(seen, known) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (kubelet, checked) = check(seen, known)?;
     findings.kubelet = KubeletStart {
         checked: Some(checked),
         began: kubelet.process.map(|(_, _, age)| checked.saturating_sub(age)),
@@ -88,12 +84,12 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
         (Some(_), Some(true)) => {
             findings.kubelet.started = Some(true);
             findings.kubelet.completed = findings.kubelet.began;
-            return findings.blind(kind, Verdict::Clean { checked });
+            return Ok(Coverage::new(Verdict::Clean { checked }));
         }
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
         (Some(_), None) => {
             let note = kubelet.note.as_deref().unwrap_or("its health check could not be asked");
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, note));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, note));
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
@@ -112,7 +108,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
     }
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::KubeletDown,
             key: KUBELET,
             subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::Critical,
@@ -124,19 +120,15 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has completed its start"));
+    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has completed its start")))
 }
 
 /// Detects kubelets that each complete a start and do not stay. A kubelet that never completes a start is down.
-pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::KubeletCrashLoop;
-    let (kubelet, checked) = match check(seen, known) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (kubelet, checked) = check(seen, known)?;
     let stays = kubelet.process.is_some_and(|(_, _, age)| age >= CRASH_LOOP_OVER);
     if stays || known.kubelets.completed < CRASH_LOOP_STARTS {
-        return findings.blind(kind, Verdict::Clean { checked });
+        return Ok(Coverage::new(Verdict::Clean { checked }));
     }
     let minutes = CRASH_LOOP_WINDOW.as_secs() / 60;
     let evidence = vec![
@@ -145,7 +137,7 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
     ];
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::KubeletCrashLoop,
             key: KUBELET,
             subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::High,
@@ -159,7 +151,7 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has stayed for long"));
+    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has stayed for long")))
 }
 
 /// The last check of the kubelet. No kubelet in a process table that may not be the table of the node proves nothing.

@@ -13,8 +13,7 @@ use super::kubelet::KUBELET;
 use super::spec::{ByDaemon, FaultSpec, Helps, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::Component;
-use crate::finding::{Check, Findings, PORT_STALE, STALE, Verdict, answer, lists};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, PORT_STALE, STALE, Verdict, answer, lists};
 use crate::observation::{Observations, PortSeen};
 use crate::reason::ConditionReason;
 use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
@@ -33,7 +32,6 @@ pub(super) const SYNC_LOOP: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_SYNC_LOOP],
     condition: Some(ConditionType::SyncLoopRunning),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_SYNC_LOOP).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { kubelet: Err("what its loop waits for outlives a restart"), ..NO_RESTART },
@@ -51,7 +49,7 @@ pub(super) const PLEG: FaultSpec = FaultSpec {
     bounds: &[&SLOW_RELIST],
     condition: Some(ConditionType::PlegHealthy),
     lasting: true,
-    time_to_confirm: |of| of.bound(&SLOW_RELIST).saturating_add(of.confirm(&CONFIRM_PLEG).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&SLOW_RELIST).saturating_add(of.confirm(&CONFIRM_PLEG).usual_time())),
     remedy: Remedy { restart: SAME_CONTAINER, ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };
@@ -85,40 +83,35 @@ fn of_the_kubelet(kind: FaultType, checked: Duration, confirm: Confirmation) -> 
     }
 }
 
-pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let kind = FaultType::SyncLoopStalled;
-    let (port, checked) = match asked(seen, PORT_STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+    let (port, checked) = asked(seen, PORT_STALE)?;
     match &port.sync_loop {
         // The kubelet's check also passes while the loop has not begun. Relists begin with the loop.
         Ok(true) if port.relists.as_ref().is_ok_and(|relists| relists.begun) => {
-            return findings.blind(kind, Verdict::Clean { checked });
+            return Ok(Coverage::new(Verdict::Clean { checked }));
         }
         Ok(true) => {
             let detail =
                 "it is not known whether the kubelet's sync loop has started: no relist of its pods has ended yet";
-            return findings.blind(kind, Verdict::undecided(detail));
+            return Err(Verdict::undecided(detail));
         }
-        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => return Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
         Ok(false) => {}
     }
     // The probe checks a faulty port again within a minute. An old answer proves nothing about the runtime now.
-    if let Err(verdict) = asked(seen, STALE) {
-        return findings.blind(kind, verdict);
-    }
+    asked(seen, STALE)?;
     let held = |why: &str| {
         let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
         Verdict::unknown(ConditionReason::CheckFailed, &detail)
     };
     if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
-        return findings.blind(kind, held(why));
+        return Err(held(why));
     }
     match relists(seen, port, thresholds) {
         Relists::Fine => {}
-        Relists::Slow(_) => return findings.blind(kind, held("it relists its pods slowly")),
-        Relists::Undecided(_) => return findings.blind(kind, held("it is not known how fast it relists its pods")),
+        Relists::Slow(_) => return Err(held("it relists its pods slowly")),
+        Relists::Undecided(_) => return Err(held("it is not known how fast it relists its pods")),
     }
     findings.sightings.push(
         Component {
@@ -133,26 +126,21 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         }
         .into(),
     );
-    findings.undecided(kind, KUBELET, checked, "the sync loop stands still");
+    Ok(Coverage::undecided(KUBELET, checked, "the sync loop stands still"))
 }
 
-pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let kind = FaultType::PlegSlow;
-    let (port, checked) = match asked(seen, PORT_STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+    let (port, checked) = asked(seen, PORT_STALE)?;
     let evidence = match relists(seen, port, thresholds) {
-        Relists::Fine => return findings.blind(kind, Verdict::Clean { checked }),
-        Relists::Undecided(verdict) => return findings.blind(kind, verdict),
+        Relists::Fine => return Ok(Coverage::new(Verdict::Clean { checked })),
+        Relists::Undecided(verdict) => return Err(verdict),
         Relists::Slow(evidence) => evidence,
     };
-    if let Err(verdict) = asked(seen, STALE) {
-        return findings.blind(kind, verdict);
-    }
+    asked(seen, STALE)?;
     if let Some(why) = of_the_runtime(seen) {
         let detail = format!("the kubelet relists its pods slowly, and {why}: that may be the cause");
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     findings.sightings.push(
         Component {
@@ -167,7 +155,7 @@ pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
         }
         .into(),
     );
-    findings.undecided(kind, KUBELET, checked, "it relists its pods slowly");
+    Ok(Coverage::undecided(KUBELET, checked, "it relists its pods slowly"))
 }
 
 fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {

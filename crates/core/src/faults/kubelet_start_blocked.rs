@@ -15,7 +15,7 @@ pub const SEEN: Duration = Duration::from_mins(1);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
     shows_in: ShowsIn::KubeletStart,
-    time_to_confirm: |_| AGE,
+    time_to_confirm: Some(|_| AGE),
     pods_cannot_end: true,
     holds_up_pods: true,
     remedy: Remedy {

@@ -6,8 +6,8 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe, evidence,
-    kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe,
+    evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
 };
 use crate::observation::{ContainerState, ListRound, MayBe, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
@@ -26,7 +26,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     bounds: &[&AGE],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |fault| ByDaemon { kubelet: false, runtime: !fault.target.is_conmon() },
     names: |target| target.process.is_some() || target.sandbox_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
@@ -35,20 +34,19 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 
 /// Detects shims that nothing needs. With Docker a shim counts only if its container or sandbox is listed, and only while it is
 /// stopped. The lists contain only the kubelet's containers, and containers that a person starts on that node have shims too.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::LeakedShim;
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let lists = lists(seen);
     let table = processes(seen);
     let ((lists, listed), (table, checked_at)) = match (lists, table) {
         (Ok(lists), Ok(table)) => (lists, table),
-        (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
+        (Err(verdict), _) | (_, Err(verdict)) => return Err(verdict),
     };
     match seen.kind {
         RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => {}
-        RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
+        RuntimeKind::Unknown => return Err(kind_not_known()),
         RuntimeKind::Other => {
             let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     }
     let both = listed.min(checked_at);
@@ -96,7 +94,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             },
         }
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 /// What the lists say about the id of a shim.

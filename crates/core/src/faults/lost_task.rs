@@ -4,8 +4,8 @@ use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists, of_pod,
-    processes, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists,
+    of_pod, processes, short,
 };
 use crate::observation::{ContainerState, ProcessTable, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
@@ -18,7 +18,6 @@ const CONFIRM: Confirm = Confirm::new("lostTask", 3, 20, 60).may_be_slow();
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
@@ -27,15 +26,10 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 ///
 /// Only a list that was requested after the answer of the task counts: a container that has just ended leaves the list a moment
 /// later.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let kind = FaultType::LostTask;
-    let (lists, listed) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
-    if let Err(verdict) = asks_single(seen.kind) {
-        return findings.blind(kind, verdict);
-    }
+    let (lists, listed) = lists(seen)?;
+    asks_single(seen.kind)?;
     // A missing process proves something only in the node's own process table.
     let table = processes(seen);
     let mut coverage = Coverage::new(Verdict::Clean { checked: listed });
@@ -109,7 +103,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             without_kubelet: None,
         });
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 /// Who says what became of a task.

@@ -3,7 +3,7 @@
 use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
@@ -15,25 +15,20 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::NetworkReady),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
 };
 
 /// As far as the runtime knows, a node has one pod network.
 const KEY: &str = "network";
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::NetworkNotReady;
-    let (status, checked) = match answer(&seen.status, seen.now, "the runtime's status", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (status, checked) = answer(&seen.status, seen.now, "the runtime's status", STALE)?;
     let network = match &status.network {
-        Some(network) if network.ready => return findings.blind(kind, Verdict::Clean { checked }),
+        Some(network) if network.ready => return Ok(Coverage::new(Verdict::Clean { checked })),
         Some(network) => network,
         None => {
             let detail = "this runtime does not say whether its network is ready";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     };
     let reason = match network.reason.as_str() {
@@ -42,7 +37,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::NetworkNotReady,
             key: KEY,
             subject: Subject::named(SubjectKind::Runtime, KEY),
             severity: Severity::High,
@@ -55,5 +50,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "the network is not ready"));
+    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "the network is not ready")))
 }

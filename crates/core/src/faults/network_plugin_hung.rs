@@ -6,8 +6,8 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of,
-    process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, describe, evidence, of_pod,
+    pod_of, process_ref, processes, short, unproven,
 };
 use crate::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
 use crate::reason::ConditionReason;
@@ -25,7 +25,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     bounds: &[&AGE],
     condition: Some(ConditionType::NetworkPluginResponsive),
-    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // A restart interrupts the plugin half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPodAndWaiters,
@@ -45,14 +45,10 @@ struct Old<'a> {
     waiters: u32,
 }
 
-pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let &Check { seen, thresholds, .. } = check;
     let confirm = check.hangs(&CONFIRM);
-    let kind = FaultType::NetworkPluginHung;
-    let (table, checked) = match processes(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+    let (table, checked) = processes(seen)?;
     let mut old: Vec<Old> = table.processes.iter().filter_map(|p| old_plugin(p, thresholds.bound(&AGE))).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
     let mut coverage = Coverage::new(absent(table, checked));
@@ -71,7 +67,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     for culprit in culprits(&old) {
         findings.sightings.push(tell(&culprit, &old, seen, checked, thresholds, confirm));
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 impl Old<'_> {

@@ -7,7 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists,
+    of_pod, short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck};
 use crate::reason::ConditionReason;
@@ -25,9 +26,9 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&KUBELET_UP, &KUBELET_DOWN],
     worst_severity: Severity::Critical,
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| {
+    time_to_confirm: Some(|of| {
         of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
-    },
+    }),
     // The severity is High only while the kubelet is down and none has completed a start since the orphan was first seen: the
     // orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
@@ -41,12 +42,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 const MANY: usize = 3;
 const MANY_PERCENT: usize = 30;
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::OrphanContainer;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     let candidates = candidates(lists);
     if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
         let detail = format!(
@@ -54,7 +51,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             candidates.len(),
             lists.containers.len()
         );
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let before_1_24 = kubelet_before_1_24(seen);
     let mut coverage = Coverage::new(Verdict::Clean { checked });
@@ -73,7 +70,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
         }
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 /// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to other users of the

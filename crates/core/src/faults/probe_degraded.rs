@@ -18,7 +18,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::ProbeCoverageComplete),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Node, Severity::Low, SubjectKind::Probe)
 };
@@ -56,7 +55,7 @@ fn of_thread<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     }
 }
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Coverage {
     let (kind, now) = (FaultType::ProbeDegraded, seen.now);
     let collectors = [
         ("runtime", of_call(&seen.runtime, now, STALE)),
@@ -98,5 +97,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         };
         coverage.named.insert(collector.to_owned(), verdict);
     }
-    findings.cover(kind, coverage);
+    coverage
 }

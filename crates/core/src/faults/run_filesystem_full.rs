@@ -4,7 +4,7 @@ use super::filesystems::{is_run, names, room, short_of_room, subject};
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
-use crate::finding::{Check, Component, Findings};
+use crate::finding::{Check, Component, Detected, Findings};
 use crate::thresholds::Confirm;
 
 /// Three checks 30 s apart, over 120 s. Many pods that start at once fill it for a moment. Otherwise it does not shrink by itself.
@@ -16,17 +16,15 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // The runtime writes there when it starts.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)
 };
 
 /// Detects such a file system where the runtime has one of its own. Where `/run` and the data share one, that is `DiskFull`.
-pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::RunFilesystemFull;
-    short_of_room(check, findings, (kind, FULL_BYTES), is_run, |filesystem, left, checked| Component {
-        kind,
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
+    short_of_room(check, findings, FULL_BYTES, is_run, |filesystem, left, checked| Component {
+        kind: FaultType::RunFilesystemFull,
         key: &filesystem.device,
         subject: subject(filesystem),
         severity: Severity::High,
@@ -35,5 +33,5 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         evidence: room(filesystem),
         checked,
         confirm: check.thresholds.confirm(&CONFIRM),
-    });
+    })
 }

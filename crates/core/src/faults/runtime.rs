@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Findings, STALE, Verdict, answer, describe, evidence, lists, processes};
+use crate::finding::{
+    Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer, describe, evidence, lists, processes,
+};
 use crate::observation::{MayBe, Observations, Part, Reading};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
@@ -20,7 +22,6 @@ const CONFIRM_LIST_HUNG: Confirm = Confirm::new("runtimeListHung", 3, 10, 20).ma
 pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_UNREACHABLE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.confirm(&CONFIRM_UNREACHABLE).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: false },
     runtime_unresponsive: true,
     down: Some(Daemon::Runtime),
@@ -34,7 +35,7 @@ pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_LIST_HUNG],
     bounds: &[&LIST_DEADLINE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time())),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     runtime_unresponsive: true,
     names: |_| true,
@@ -59,20 +60,16 @@ const RUNTIME: &str = "runtime";
 const LISTS: &str = "lists";
 
 /// Determines whether no daemon of a runtime is among the processes of the node. An unproven process may be one.
-pub(super) fn gone(check: &Check<'_>, findings: &mut Findings) {
-    findings.runtime_gone = check.known.host_processes && is_gone(check.seen);
+pub(super) fn is_gone(&Check { seen, known, .. }: &Check<'_>) -> bool {
+    known.host_processes
+        && processes(seen).is_ok_and(|(table, _)| {
+            table.processes.iter().all(|process| process.part != Part::Runtime)
+                && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
+                && table.left_out.processes.is_none()
+        })
 }
 
-fn is_gone(seen: &Observations) -> bool {
-    processes(seen).is_ok_and(|(table, _)| {
-        table.processes.iter().all(|process| process.part != Part::Runtime)
-            && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
-            && table.left_out.processes.is_none()
-    })
-}
-
-pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::RuntimeUnreachable;
+pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let (how, detail, checked) = match &seen.runtime {
         Reading::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
         // An old failure proves nothing about now, and neither does an old answer.
@@ -80,7 +77,8 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
             ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
         }
         reading => {
-            return findings.blind(kind, Verdict::clean_at(answer(reading, seen.now, "the runtime", STALE)));
+            let (_, checked) = answer(reading, seen.now, "the runtime", STALE)?;
+            return Ok(Coverage::new(Verdict::Clean { checked }));
         }
     };
     let process = match seen.processes.value() {
@@ -96,7 +94,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
     let because = if detail.is_empty() { String::new() } else { format!(": {detail}") };
     findings.sightings.push(
         Component {
-            kind,
+            kind: FaultType::RuntimeUnreachable,
             key: RUNTIME,
             subject: Subject::of(SubjectKind::Runtime),
             severity: Severity::Critical,
@@ -110,30 +108,28 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
         .into(),
     );
     let detail = format!("the runtime {how}");
-    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, &detail)))
 }
 
 /// Detects a list call that does not return. The list that does not return shows what is stuck: the runtime as a whole, or one
 /// update of one container. containerd locks the status of a container while it updates it. Its list of containers reads the
 /// status of each container, and its list of sandboxes does not.
-pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kinds = [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked];
-    let blind = |findings: &mut Findings, verdict: &Verdict| {
-        for kind in kinds {
-            findings.blind(kind, verdict.clone());
-        }
-    };
+pub(super) fn list_hung(check: &Check<'_>, findings: &mut Findings) -> Detected {
+    let detected = hung_list(check, findings);
+    findings.cover(FaultType::RuntimeUpdateBlocked, detected.clone().unwrap_or_else(Coverage::new));
+    detected
+}
+
+fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let Reading::Hung { out } = &seen.lists else {
-        return blind(findings, &Verdict::clean_at(lists(seen)));
+        return Ok(Coverage::new(Verdict::clean_at(lists(seen))));
     };
-    if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
-        // Without a version answer, the runtime as a whole is in question.
-        return blind(findings, &verdict);
-    }
+    // Without a version answer, the runtime as a whole is in question.
+    answer(&seen.runtime, seen.now, "the runtime", STALE)?;
     let limit = thresholds.bound(&LIST_DEADLINE).as_secs();
     if *out < thresholds.bound(&LIST_DEADLINE) {
         let detail = format!("a list has been out for less than {limit} s");
-        return blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let (kind, list, message, impact) = if seen.sandbox_list_hung {
         (
@@ -169,12 +165,12 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         }
         .into(),
     );
-    blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back"));
+    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back")))
 }
 
 /// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.
-pub(super) fn in_flight(&Check { seen, .. }: &Check<'_>, findings: &mut Findings) {
-    findings.in_flight = evidence(long_at_work(seen).collect());
+pub(super) fn in_flight(seen: &Observations) -> Vec<String> {
+    evidence(long_at_work(seen).collect())
 }
 
 fn long_at_work(seen: &Observations) -> impl Iterator<Item = String> {

@@ -6,8 +6,8 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, container_of, describe, evidence,
-    is_still, lists, of_pod, pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, container_of, describe,
+    evidence, is_still, lists, of_pod, pod_of, process_ref, processes, short, unproven,
 };
 use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
 use crate::reason::ConditionReason;
@@ -26,7 +26,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     bounds: &[&STILL, &AGE],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // A restart interrupts the client half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
@@ -56,14 +56,10 @@ struct Old<'a> {
     frozen: bool,
 }
 
-pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let &Check { seen, thresholds, .. } = check;
     let confirm = check.hangs(&CONFIRM);
-    let kind = FaultType::RuntimeClientHung;
-    let (table, checked) = match processes(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+    let (table, checked) = processes(seen)?;
     let age = thresholds.bound(&AGE);
     let mut coverage = Coverage::new(absent(table, checked));
     let may_be_old = |process: &&Unproven| process.may_be == MayBe::RuntimeClient && process.age >= age;
@@ -107,7 +103,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
             findings.sightings.push(tell(client, checked, thresholds, confirm));
         }
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 impl Old<'_> {

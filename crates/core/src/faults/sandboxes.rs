@@ -6,7 +6,8 @@ use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, kind_not_known, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, kind_not_known, lists, of_pod,
+    short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, RuntimeKind, SandboxSeen};
 use crate::text::bounded;
@@ -21,7 +22,6 @@ const CONFIRM_GHOST: Confirm = Confirm::new("ghostSandbox", 3, 30, 600);
 pub(super) const DUPLICATE: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_DUPLICATE],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM_DUPLICATE).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Sandbox)
 };
 
@@ -29,19 +29,14 @@ pub(super) const GHOST: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_GHOST],
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM_GHOST).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Sandbox)
 };
 
 /// Detects pods with more than one ready sandbox. Only sandboxes in both lists of a round count: a sandbox that is just being
 /// created or removed is in one of them.
-pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::DuplicateSandbox;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     let stayed: BTreeSet<&str> = lists.sandboxes_again.iter().map(String::as_str).collect();
     let mut by_pod: BTreeMap<&str, Vec<&SandboxSeen>> = BTreeMap::new();
     let ready = |sandbox: &&SandboxSeen| sandbox.ready && stayed.contains(sandbox.id.as_str());
@@ -61,7 +56,7 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             short(&newest.id)
         );
         findings.sightings.push(Sighting {
-            kind,
+            kind: FaultType::DuplicateSandbox,
             key: uid.to_owned(),
             certain: true,
             harm: Harm::Always,
@@ -81,19 +76,15 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             without_kubelet: None,
         });
     }
-    findings.cover(kind, Coverage::new(Verdict::Clean { checked }));
+    Ok(Coverage::new(Verdict::Clean { checked }))
 }
 
 /// Detects sandboxes that are listed as not ready and that the runtime does not know when asked by id. cri-dockerd lists every
 /// sandbox that it has recorded, also if the container behind it is gone. Other runtimes list the sandboxes that exist.
-pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::GhostSandbox;
-    let (lists, checked) = match lists(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (lists, checked) = lists(seen)?;
     if seen.kind == RuntimeKind::Unknown {
-        return findings.blind(kind, kind_not_known());
+        return Err(kind_not_known());
     }
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for sandbox in lists.sandboxes.iter().filter(|sandbox| !sandbox.ready && seen.kind == RuntimeKind::Docker) {
@@ -118,7 +109,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             of_pod(Some(&sandbox.pod))
         );
         findings.sightings.push(Sighting {
-            kind,
+            kind: FaultType::GhostSandbox,
             certain: true,
             harm: Harm::Always,
             severity: Severity::Low,
@@ -143,7 +134,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             without_kubelet: None,
         });
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 fn describe(sandbox: &SandboxSeen, lists: &ListRound) -> String {

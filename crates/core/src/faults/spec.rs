@@ -139,8 +139,9 @@ pub struct FaultSpec {
     pub confirm: &'static [&'static Confirm],
     /// The other thresholds.
     pub bounds: &'static [&'static Bound],
-    /// Usual time from the first sign to `Confirmed`. Late or failed checks make it longer.
-    pub time_to_confirm: fn(&Thresholds) -> Duration,
+    /// Usual time from the first sign to `Confirmed`, where that is not what the first of `confirm` takes. Late or failed checks
+    /// make it longer.
+    pub time_to_confirm: Option<fn(&Thresholds) -> Duration>,
     /// Whether a restart does harm while the fault is present.
     pub restart_harms: fn(&Fault) -> ByDaemon<bool>,
     /// Whether the runtime as a whole does not answer. Nobody can then say what else hangs in it.
@@ -174,7 +175,7 @@ impl FaultSpec {
             lasting: false,
             confirm: &[],
             bounds: &[],
-            time_to_confirm: |_| Duration::ZERO,
+            time_to_confirm: None,
             restart_harms: |_| ByDaemon { kubelet: false, runtime: false },
             runtime_unresponsive: false,
             pods_cannot_end: false,

@@ -16,7 +16,7 @@ pub const CREATING: Duration = Duration::from_mins(2);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
     shows_in: ShowsIn::Pod,
-    time_to_confirm: |_| BACK_OFF,
+    time_to_confirm: Some(|_| BACK_OFF),
     holds_up_pods: true,
     remedy: Remedy { new_pod: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Pod)

@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::spec::{ByDaemon, FaultSpec, Holds};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, absent, answer, pod_of, processes};
+use crate::finding::{
+    Check, Component, Coverage, Detected, Findings, STALE, Verdict, absent, answer, pod_of, processes,
+};
 use crate::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
@@ -24,7 +26,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&AGE],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
+    time_to_confirm: Some(|of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // A kubelet with such a thread does not end and keeps its ports, so the next kubelet cannot open them. A process of the
     // runtime outlives the runtime as a leftover that does not answer.
     restart_harms: |fault| ByDaemon { kubelet: matches!(fault.subject.kind, SubjectKind::Kubelet), runtime: true },
@@ -56,12 +58,8 @@ struct Waiting {
 /// Detects processes that have waited uninterruptibly for long and, by the kernel's count, have not run at all in between. On a
 /// slow disk a process that reads also waits long, but it runs between one request and the next. A process that flushes may wait
 /// for minutes, so the fault is confirmed late.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::UninterruptibleProcess;
-    let (table, checked) = match processes(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
+    let (table, checked) = processes(seen)?;
     let mut coverage = Coverage::new(absent(table, checked));
     let mut found = of_table(table, checked);
     match answer(&seen.host, seen.now, "the threads of kubelet and runtime", STALE) {
@@ -114,7 +112,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         reported += 1;
         findings.sightings.push(tell(one, seen, thresholds).into());
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }
 
 fn key_of(pid: i32, start_ticks: u64) -> String {

@@ -7,8 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence, kind_not_known,
-    process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence,
+    kind_not_known, process_ref, processes, short, unproven,
 };
 use crate::observation::{MayBe, Part, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
@@ -20,14 +20,12 @@ const CONFIRM: Confirm = Confirm::new("unresponsiveShim", 3, 20, 120).may_be_slo
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Shim)
 };
 
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::UnresponsiveShim;
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let silent = match &seen.runtime {
         Reading::Hung { .. } => true,
         Reading::Failed { age, .. } => *age <= STALE,
@@ -41,17 +39,14 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         // A probe that begins while containerd is stuck does not know the kind of the runtime yet.
         (RuntimeKind::Containerd, true) => {}
         (RuntimeKind::Unknown, true) if runs => {}
-        (RuntimeKind::Unknown, _) => return findings.blind(kind, kind_not_known()),
+        (RuntimeKind::Unknown, _) => return Err(kind_not_known()),
         // The runtime answers, so nothing blocks it (an orphan shim beside it is a LeakedShim). Or it is a runtime that waits for
         // no shim at its start.
         _ => {
-            return findings.blind(kind, Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE)));
+            return Err(Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE)));
         }
     }
-    let (table, checked) = match processes(seen) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
+    let (table, checked) = processes(seen)?;
     let mut coverage = Coverage::new(absent(table, checked));
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
@@ -78,7 +73,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         );
         let sandbox_id = Some(bounded(id, 128));
         findings.sightings.push(Sighting {
-            kind,
+            kind: FaultType::UnresponsiveShim,
             key: id.clone(),
             certain: true,
             harm: Harm::Always,
@@ -104,5 +99,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             without_kubelet: None,
         });
     }
-    findings.cover(kind, coverage);
+    Ok(coverage)
 }

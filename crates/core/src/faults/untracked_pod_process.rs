@@ -3,7 +3,7 @@
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer, lists, short};
+use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer, lists, short};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
@@ -15,30 +15,28 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Runtime, Severity::Medium, SubjectKind::Process)
 };
 
 /// Detects control groups of containers that are neither in the lists of that time nor in the current lists. A runtime that was
 /// killed several times may have lost a container whose processes still run. Nothing that asks the runtime ever sees them.
-pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::UntrackedPodProcess;
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let host = answer(&seen.host, seen.now, "control groups", STALE);
     let ((host, checked), (lists, listed)) = match (host, lists(seen)) {
         (Ok(host), Ok(lists)) => (host, lists),
-        (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
+        (Err(verdict), _) | (_, Err(verdict)) => return Err(verdict),
     };
     let untracked = match &host.untracked {
         Ok(untracked) => untracked,
-        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => return Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
     let checked = checked.min(listed);
     for one in untracked.iter().filter(|one| !lists.ids().any(|id| id == one.id)) {
         let id = bounded(&one.id, 128);
         findings.sightings.push(
             Component {
-                kind,
+                kind: FaultType::UntrackedPodProcess,
                 key: &one.id,
                 severity: Severity::Medium,
                 message: format!(
@@ -63,5 +61,5 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let left_out = (more > 0).then(|| {
         format!("{more} more control groups are in no list, besides the {} that are reported", untracked.len())
     });
-    findings.cover(kind, Coverage::new(Verdict::clean_unless(left_out.as_deref(), checked)));
+    Ok(Coverage::new(Verdict::clean_unless(left_out.as_deref(), checked)))
 }

@@ -16,18 +16,20 @@ use crate::window;
 /// Maximum number of entries shown of each kind.
 pub const MAX_SHOWN: usize = 16;
 
-/// Overall health of a node, as the first column shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Health {
-    /// Nothing confirmed, and the probe reports.
-    Healthy,
-    /// Something is suspected or confirmed that does not harm pods now.
-    Degraded,
-    /// A confirmed fault harms pods or the node.
-    Unhealthy,
-    /// Nobody could check.
-    #[default]
-    Unknown,
+crate::named! {
+    /// Overall health of a node, as the first column shows it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum Health {
+        /// Nothing confirmed, and the probe reports.
+        Healthy,
+        /// Something is suspected or confirmed that does not harm pods now.
+        Degraded,
+        /// A confirmed fault harms pods or the node.
+        Unhealthy,
+        /// Nobody could check.
+        #[default]
+        Unknown,
+    }
 }
 
 /// Whether the faults of a node are remediated, or would be (column REMEDIATION).
@@ -153,18 +155,24 @@ pub struct LimitsView {
     pub spent_left_out: u32,
 }
 
-/// The state of a limit for the nodes with one value of a label.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A limit for the nodes that share the value of a label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct TopologyRoom {
     /// Key of the label.
+    #[serde(rename = "topologyKey")]
+    #[schemars(length(max = 317))]
     pub key: String,
-    /// Its value; `None` = nodes without the label.
+    /// Its value. Absent = the nodes that have no such label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
     pub value: Option<String>,
-    /// Selected nodes with this value.
+    /// How many selected nodes have this value.
     pub nodes: u32,
-    /// Remediations in flight there, including those whose node's place is unknown.
+    /// Remediations in flight on them.
+    // One whose node's place is unknown counts as well.
     pub in_flight: u32,
-    /// Maximum of them.
+    /// `maxInFlight` as a number now.
     pub max_in_flight: u32,
 }
 

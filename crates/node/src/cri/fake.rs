@@ -225,8 +225,6 @@ fn id_of(method: &str, body: &[u8]) -> Option<String> {
         "PodSandboxStatus" => v1::PodSandboxStatusRequest::decode(message).ok()?.pod_sandbox_id,
         "RemoveContainer" => v1::RemoveContainerRequest::decode(message).ok()?.container_id,
         "StopContainer" => v1::StopContainerRequest::decode(message).ok()?.container_id,
-        "StopPodSandbox" => v1::StopPodSandboxRequest::decode(message).ok()?.pod_sandbox_id,
-        "RemovePodSandbox" => v1::RemovePodSandboxRequest::decode(message).ok()?.pod_sandbox_id,
         _ => return None,
     })
 }

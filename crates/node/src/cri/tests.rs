@@ -126,17 +126,13 @@ async fn short_ids_are_refused_before_they_are_sent() {
     for id in [short, odd.as_str(), ""] {
         assert!(matches!(cri.remove_container(id, SOON).await, Err(CriError::Other(_))));
         assert!(matches!(cri.stop_container(id, SOON, SOON).await, Err(CriError::Other(_))));
-        assert!(matches!(cri.stop_sandbox(id, SOON).await, Err(CriError::Other(_))));
-        assert!(matches!(cri.remove_sandbox(id, SOON).await, Err(CriError::Other(_))));
     }
-    for method in ["RemoveContainer", "StopContainer", "StopPodSandbox", "RemovePodSandbox"] {
+    for method in ["RemoveContainer", "StopContainer"] {
         assert_eq!(fake.calls(method), 0);
         fake.say(method, Say::Answer(Vec::new()));
     }
     assert_eq!(cri.remove_container(&full, SOON).await, Ok(()));
     assert_eq!(cri.stop_container(&full, SOON, SOON).await, Ok(()));
-    assert_eq!(cri.stop_sandbox(&full, SOON).await, Ok(()));
-    assert_eq!(cri.remove_sandbox(&full, SOON).await, Ok(()));
     assert_eq!(fake.calls(&format!("RemoveContainer:{full}")), 1);
 }
 

@@ -13,7 +13,7 @@ use crate::report::client::{Feedback, OwnObject};
 use crate::report::command::{Command, OwnCommand};
 use crate::report::{clock, plugin};
 use crate::state::Saved;
-use nrh_api::duration::HumanDuration;
+use nrh_api::HumanDuration;
 use nrh_core::action::{Action, ReleaseHungProcess, RestartKubelet, RestartRuntime, Signal, is_service};
 use nrh_core::command::ActionCommand;
 use nrh_core::fault::MAX_FAULTS;

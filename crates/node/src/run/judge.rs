@@ -16,7 +16,7 @@ use nrh_core::condition::of_probe;
 use nrh_core::diagnose::diagnose;
 use nrh_core::fault::{Fault, FaultState, FaultType, SubjectKind};
 use nrh_core::finding::Findings;
-use nrh_core::observation::{ContainerState, KubeletSettings, Observations};
+use nrh_core::observation::{ContainerState, Observations};
 use nrh_core::restart_safety::{RestartSafety, restart_safety};
 use nrh_core::thresholds::Thresholds;
 use nrh_core::tracker::{Tracked, Tracker};
@@ -141,16 +141,14 @@ impl Judge {
     /// Returns the thresholds for the running kubelet, or for the last kubelet that was running.
     fn beside_the_kubelet(&self, seen: &Observations) -> Thresholds {
         let now = seen.kubelet.value().and_then(|kubelet| kubelet.settings);
-        let settings = now.or_else(|| self.kubelet.settings.as_ref().map(KubeletSettings::from)).unwrap_or_default();
+        let settings = now.or(self.kubelet.settings).unwrap_or_default();
         self.thresholds.beside(settings.request_timeout)
     }
 
     fn learn_kubelet(&mut self, seen: &Observations, findings: &Findings, wall: Timestamp) {
         self.kubelet.started = findings.kubelet.started;
         let Some(kubelet) = seen.kubelet.value() else { return };
-        if let Some(settings) = &kubelet.settings {
-            self.kubelet.settings = Some(settings.into());
-        }
+        self.kubelet.settings = kubelet.settings.or(self.kubelet.settings);
         let age = |age| status::age(&seen.kubelet).unwrap_or_default().saturating_add(age);
         self.process = kubelet.process.and_then(|(pid, start_ticks, since)| {
             let known = self.process.filter(|known| (known.pid, known.start_ticks) == (pid, start_ticks));
@@ -345,7 +343,7 @@ mod tests {
         node.kubelet().settings = Some(settings);
         let status = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).status;
         let told = status.kubelet.unwrap().settings.unwrap();
-        assert_eq!((told.source, told.request_timeout_seconds), (SettingsSource::Flags, 900));
+        assert_eq!((told.source, told.request_timeout), (SettingsSource::Flags, request_timeout));
         node.kubelet_gone();
         node.kubelet().settings = None;
         assert_eq!(judge.beside_the_kubelet(&node).bound(&leaked_shim::AGE), Duration::from_mins(31));

@@ -67,7 +67,7 @@ impl Applier {
         marker: &Marker,
         successor: Option<&str>,
     ) -> Result<Option<Remediation>, ApplyError> {
-        let found = self.node_now(node).await?;
+        let found = self.read_now::<Node>(node).await?;
         let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
         let owes = |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.owes(marker);
         let owing = self.known(name).filter(owes);

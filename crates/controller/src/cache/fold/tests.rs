@@ -308,7 +308,7 @@ fn a_remediation_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or
 fn a_new_list_forgets_an_unreadable_remediation_that_it_does_not_show() {
     let (mut state, now) = (state(), Instant::now());
     remediation(1, "OfALaterVersion", &json!([FINALIZER])).fold(&mut state, now);
-    state.versions.remediations.begin();
+    NodeRemediation::versions(&mut state).begin();
     NodeRemediation::finish_list(&mut state);
     assert!(state.snapshot.unreadable.is_empty());
 }
@@ -347,7 +347,7 @@ fn a_node_that_a_new_list_does_not_show_is_not_brought_back_by_a_read_from_befor
     let (mut state, now) = (state(), Instant::now());
     let read = node(1, BEGAN);
     read.clone().fold(&mut state, now);
-    state.versions.nodes.begin();
+    Node::versions(&mut state).begin();
     Node::finish_list(&mut state);
     assert_eq!(read.fold(&mut state, now), Changed::Nothing);
     assert!(state.snapshot.nodes.is_empty());

@@ -82,7 +82,7 @@ fn one_that_was_never_read_has_a_row_and_another_object_of_its_name_takes_nothin
     assert_eq!((view.uid.as_str(), view.ready), ("other", nrh_core::snapshot::TriState::Unknown));
     assert!(view.unreadable.is_some() && state.unread.count("Node") == 1);
     // A re-list without it.
-    state.versions.nodes.begin();
+    Node::versions(&mut state).begin();
     Guarded::<Node>::finish_list(&mut state);
     assert!(state.snapshot.nodes.is_empty() && state.shared.is_empty() && state.unread.count("Node") == 0);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use k8s_openapi::ClusterResourceScope;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,14 +16,13 @@ use crate::cache::fold::Ingest;
 use crate::cache::guard::Guardable;
 use crate::cache::versions::version_of;
 use crate::cache::{Cache, State};
-use crate::calls::{CallError, Calls, bounded};
+use crate::calls::{CallError, Calls, bounded, delete_params, our_label, patch_params, post_params};
 use crate::commands::{Ask, Command, owned_by};
 use crate::events::Events;
-use crate::status::node::NodePart;
 use nrh_api::view::guard::Guarded;
 use nrh_api::{
-    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, NodeRuntimeHealth, NodeRuntimeHealthSpec, RemediationConfig,
-    RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
+    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, NodeRuntimeHealth, NodeRuntimeHealthSpec,
+    NodeRuntimeHealthStatus, RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus,
 };
 
 /// Key of the only `RemediationConfig`.
@@ -39,7 +38,7 @@ pub enum Write {
     /// Ask the probe for a fresh check.
     Check { node: String, node_uid: String, row: Option<CommandRow>, ask: Ask },
     /// Write the controller's part.
-    Node { node: String, part: Box<NodePart> },
+    Node { node: String, part: Box<NodeRuntimeHealthStatus> },
     /// Write a policy's status.
     Policy { name: String, status: Box<RemediationPolicyStatus> },
     /// Write the status of the `RemediationConfig`, and report whether it begins or ends to suspend all remediation.
@@ -87,20 +86,19 @@ impl Write {
 }
 
 /// Writes the controller's part, and removes what others have written there.
-async fn write_node(calls: &Calls, cache: &Cache, node: &str, part: &NodePart) -> Result<(), CallError> {
+async fn write_node(calls: &Calls, cache: &Cache, node: &str, part: &NodeRuntimeHealthStatus) -> Result<(), CallError> {
     let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
     let what = || format!("writing the status of NodeRuntimeHealth {node}");
-    let patch = Patch::Apply(node_patch(part));
+    let patch = Patch::Apply(status_patch::<NodeRuntimeHealth>(part));
     let before = latest::<NodeRuntimeHealth>(cache, node);
     let written = bounded(what, api.patch_status(node, &apply(), &patch)).await?;
     let foreign = foreign(&written, part);
     fold(cache, before, written);
     let Some(foreign) = foreign else { return Ok(()) };
     tracing::warn!(node, fields = %foreign, "somebody else has written what is the controller's; it is removed");
-    let by_us = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
     let what = || format!("removing what others wrote into the status of NodeRuntimeHealth {node}");
     let patch = Patch::Merge(json!({"status": foreign}));
-    fold(cache, before, bounded(what, api.patch_status(node, &by_us, &patch)).await?);
+    fold(cache, before, bounded(what, api.patch_status(node, &patch_params(), &patch)).await?);
     Ok(())
 }
 
@@ -116,7 +114,7 @@ where
 {
     let api: Api<Guarded<K>> = calls.act();
     let what = || format!("writing the status of {} {name}", K::KIND);
-    let patch = Patch::Apply(json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status}));
+    let patch = Patch::Apply(status_patch::<K>(status));
     let before = latest::<K>(cache, name);
     let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
     let about = written.meta().clone();
@@ -126,10 +124,10 @@ where
 
 /// The controller's fields that still differ after an apply, as a merge patch that removes them. An apply removes only what the
 /// controller has applied, not what others wrote there. The next round writes the controller's own values again.
-fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
+fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodeRuntimeHealthStatus) -> Option<serde_json::Value> {
     let status = written.0.as_ref().ok()?.status.as_ref()?;
     let fields = [
-        ("flapping", status.flapping.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)),
+        ("flapping", status.flapping != part.flapping),
         ("clusterFaults", part.cluster_faults.is_empty() && !status.cluster_faults.is_empty()),
         ("kubeletVersion", status.kubelet_version != part.kubelet_version),
     ];
@@ -138,28 +136,13 @@ fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serd
     (!fields.is_empty()).then(|| fields.into())
 }
 
-fn apply() -> PatchParams {
-    PatchParams::apply(CONTROLLER_MANAGER).force()
+/// All fields that the controller owns in the status: the API server removes those that an apply leaves out.
+fn status_patch<K: Resource<DynamicType = ()>>(status: &impl Serialize) -> serde_json::Value {
+    json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status})
 }
 
-/// All fields that the controller owns in the object: the API server removes those that an apply leaves out.
-fn node_patch(part: &NodePart) -> serde_json::Value {
-    let mut status = json!({
-        "observedGeneration": part.observed_generation,
-        "remediation": part.remediation, "summary": part.summary, "conditions": part.conditions,
-    });
-    if let Some(fields) = status.as_object_mut() {
-        if !part.cluster_faults.is_empty() {
-            fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
-        }
-        if let Some(flap) = &part.flap {
-            fields.insert("flapping".to_owned(), json!(flap));
-        }
-        if let Some(version) = &part.kubelet_version {
-            fields.insert("kubeletVersion".to_owned(), json!(version));
-        }
-    }
-    json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()), "status": status})
+fn apply() -> PatchParams {
+    PatchParams::apply(CONTROLLER_MANAGER).force()
 }
 
 /// The latest known version of an object, read before the controller sends a call about it.
@@ -181,7 +164,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
         metadata: ObjectMeta {
             name: Some(node.to_owned()),
             owner_references: Some(vec![owned_by(node, node_uid)]),
-            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
+            labels: Some(BTreeMap::from([our_label()])),
             ..ObjectMeta::default()
         },
         spec: NodeRuntimeHealthSpec::default(),
@@ -189,8 +172,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
     };
     let api = calls.act::<NodeRuntimeHealth>();
     let before = latest::<NodeRuntimeHealth>(cache, node);
-    let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
-    match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&params, &object)).await {
+    match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&post_params(), &object)).await {
         Ok(made) => {
             fold(cache, before, made);
             cache.wake();
@@ -204,8 +186,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
 
 /// Removes the report of an earlier node of the same name; the next round creates the right one.
 async fn remove(calls: &Calls, node: &str, uid: &str) -> Result<(), CallError> {
-    let same = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-    let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+    let params = delete_params(Some(uid.to_owned()));
     let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
     match bounded(|| format!("deleting NodeRuntimeHealth {node}"), api.delete(node, &params)).await {
         Ok(_) => Ok(()),

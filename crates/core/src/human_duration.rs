@@ -6,25 +6,50 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::{Serialize, Serializer};
+
+use super::text::bounded;
 
 /// A duration from 1 s to 24 h, as a string of hours, minutes and seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(into = "String")]
 pub struct HumanDuration(Duration);
 
+/// A field of the standard library's type that people write as a [`HumanDuration`].
+pub mod plain {
+    use super::{Deserialize, Deserializer, Duration, HumanDuration, Serialize, Serializer};
+
+    /// Writes it as people do.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        HumanDuration::from_secs(duration.as_secs()).serialize(to)
+    }
+
+    /// Reads what people write.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        HumanDuration::deserialize(from).map(HumanDuration::get)
+    }
+}
+
+/// A field of the standard library's type that objects hold as whole seconds.
+pub mod seconds {
+    use super::{Deserialize, Deserializer, Duration, Serializer};
+
+    /// Writes the seconds.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(duration.as_secs())
+    }
+
+    /// Reads the seconds.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_secs)
+    }
+}
+
 /// Shortest duration a field takes.
 pub const MIN: Duration = Duration::from_secs(1);
 /// Longest duration a field takes.
 pub const MAX: Duration = Duration::from_hours(24);
-
-/// Why a text is no duration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a duration: expected hours, minutes and seconds from 1s to 24h, such as 90s, 5m or 1h30m")]
-pub struct NotADuration {
-    text: String,
-}
 
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -43,7 +68,7 @@ impl Visitor<'_> for Text {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
-        HumanDuration::try_from(text.to_owned()).map_err(E::custom)
+        text.parse().map_err(E::custom)
     }
 }
 
@@ -60,10 +85,16 @@ impl HumanDuration {
 }
 
 impl FromStr for HumanDuration {
-    type Err = NotADuration;
+    /// A sentence.
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fail = || NotADuration { text: nrh_core::text::bounded(text, 32) };
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fail = || {
+            let text = bounded(text, 32);
+            format!(
+                "{text:?} is not a duration: expected hours, minutes and seconds from 1s to 24h, such as 90s, 5m or 1h30m"
+            )
+        };
         let (mut rest, mut total) = (text, 0_u64);
         for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
             let Some(end) = rest.find(unit) else { continue };
@@ -76,14 +107,6 @@ impl FromStr for HumanDuration {
         }
         let value = Duration::from_secs(total);
         if rest.is_empty() && (MIN..=MAX).contains(&value) { Ok(Self(value)) } else { Err(fail()) }
-    }
-}
-
-impl TryFrom<String> for HumanDuration {
-    type Error = NotADuration;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
     }
 }
 
@@ -146,7 +169,7 @@ mod tests {
     fn refuses_nonsense_with_a_sentence() {
         for text in ["", "0s", "25h", "5", "-1s", "1d", "5s5m", "1.5h", "999999999999h", "m", "1h1h"] {
             let error = text.parse::<HumanDuration>().unwrap_err();
-            assert!(error.to_string().contains("1s to 24h"), "{text}: {error}");
+            assert!(error.contains("1s to 24h"), "{text}: {error}");
         }
     }
 }
