@@ -88,7 +88,7 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
     let mut asks = steps("30m");
     asks[0]["approval"] = json!("Manual");
     world.policy("hung", "Enforce", &asks);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     assert!(step(&world)["templateVersion"].is_string(), "{}", step(&world));
@@ -114,13 +114,12 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
     assert!(failed["message"].as_str().unwrap().contains("has changed since ann was asked"), "{failed}");
     world.until("asked anew", || world.phases() == ["AwaitingApproval"]).await;
     assert_eq!(created(&world), 0);
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_remediator_that_fails_is_quoted() {
     let world = world("30m");
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     says(&world, &[("Processing", "False"), ("Succeeded", "False")]);
@@ -128,7 +127,6 @@ async fn a_remediator_that_fails_is_quoted() {
     assert_eq!(step(&world)["state"], "Failed");
     assert!(step(&world)["message"].as_str().unwrap().contains("Succeeded=False R: said"), "{}", step(&world));
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +135,7 @@ async fn an_object_of_somebody_else_is_left_to_them() {
     world.api.put(json!({"apiVersion": GROUP, "kind": "SelfNodeRemediation",
         "metadata": {"name": "w1", "namespace": "medik8s",
             "ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "workers", "uid": "u"}]}}));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("ended", || world.phases() == ["Failed"]).await;
     let refused = step(&world);
@@ -147,13 +145,12 @@ async fn an_object_of_somebody_else_is_left_to_them() {
     assert!(world.api.get(OBJECTS, "w1").is_some());
     let writes = world.api.writes();
     assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{writes:#?}");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_remediator_is_told_that_its_time_is_over() {
     let world = world("5m");
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     sleep(Duration::from_mins(4)).await;
@@ -174,7 +171,6 @@ async fn a_remediator_is_told_that_its_time_is_over() {
     assert!(at <= world.wall() && told[0] == told[1]);
     assert_eq!(step(&world)["state"], "TimedOut");
     assert!(step(&world)["message"].as_str().unwrap().contains("not resolved within 300s"), "{}", step(&world));
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,10 +224,9 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
     assert_eq!(created(&world), 0, "an object was made after the term's end");
     replica.crash().await;
     world.api.unhook();
-    let next = world.controller("b");
+    let _next = world.controller("b");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     assert_eq!(created(&world), 1);
-    next.crash().await;
 }
 
 fn valid(world: &World, policy: &str) -> (String, String) {
@@ -247,7 +242,7 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     let world = world("30m");
     world.api.deny(&[("create", OBJECTS), ("get", TEMPLATES)]);
     world.policy("other", "DryRun", &json!([{"action": "Notify"}]));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("known to be invalid", || valid(&world, "hung").0 == "False").await;
     let message = valid(&world, "hung").1;
     for part in [
@@ -276,7 +271,6 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     world.set_sick("w2", false);
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,11 +288,10 @@ async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answ
     // It is there now, and nobody says what may be done.
     world.api.serve_kind(GROUP, "SelfNodeRemediation", OBJECTS);
     world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
-    let replica = world.controller("b");
+    let _replica = world.controller("b");
     world.set_sick("w2", true);
     world.probe("w2");
     let blocked = || world.api.get("noderuntimehealths", "w2").unwrap()["status"]["remediation"]["blocked"].to_string();
     world.until("blocked", || blocked().contains("it is not proven that the controller may create")).await;
     assert!(world.api.list(OBJECTS).is_empty());
-    replica.crash().await;
 }
