@@ -11,10 +11,8 @@ use crate::fake_api::{Call, Fault};
 
 /// What `RemediationAllowed` of the only policy says.
 fn allowed(world: &World) -> String {
-    let policy = world.api.list("remediationpolicies").remove(0);
-    let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let allowed = conditions.into_iter().find(|condition| condition["type"] == "RemediationAllowed");
-    allowed.map(|condition| condition["message"].as_str().unwrap().to_owned()).unwrap_or_default()
+    let allowed = world.condition("remediationpolicies", "hung", "RemediationAllowed");
+    allowed["message"].as_str().unwrap_or_default().to_owned()
 }
 
 /// What Events say of the check.

@@ -83,12 +83,11 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
         assert!(events.len() == 1 && events[0]["series"].is_null(), "told again and again: {events:#?}");
         assert!(events[0]["note"].to_string().contains("(403)"), "{events:#?}");
         assert_eq!(written(), before, "{what}: {:?}", message());
-        let ledger = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["ledger.json"].clone();
-        assert_ne!(ledger(), "{\"slots\":{}}", "no further node is marked by who cannot take it back");
+        assert_ne!(world.slots(), "{\"slots\":{}}", "no further node is marked by who cannot take it back");
         world.api.unhook();
         world.until("put back", || mark(&world, annotation).is_null()).await;
         world.until("at its end", || world.phases() == ["Succeeded"]).await;
         assert!(!is_noted(), "{:?}", message());
-        world.until("the slot is given back", || ledger() == "{\"slots\":{}}").await;
+        world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
     }
 }

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::fake_api::world::World;
 
 /// A node with a hung container in a pod that runs, under a policy that lets its shim be killed.
 fn world(allowed: u32) -> World {
-    let world = World::new(6);
     let kill =
         json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL", "allowRunningPods": true}});
-    world.policy("hung", "Enforce", &json!([kill, {"action": "Notify"}]));
+    let world = World::probing(6, &json!([kill, {"action": "Notify"}]));
     world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "log-x", "namespace": "d", "uid": "pod-1", "labels": {"app": "log"}},
         "spec": {"nodeName": "w1", "containers": []}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
@@ -21,14 +20,7 @@ fn world(allowed: u32) -> World {
         "status": {"disruptionsAllowed": allowed, "currentHealthy": 2, "desiredHealthy": 2, "expectedPods": 2,
             "observedGeneration": 1}}));
     world.kubelets();
-    for number in 1..=6 {
-        world.probe(&format!("w{number}"));
-    }
     world
-}
-
-fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -37,7 +29,7 @@ async fn no_running_pod_is_ended_past_its_disruption_budget() {
     let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("people are told", || world.phases() == ["Failed"]).await;
-    let refused = step(&world);
+    let refused = world.step(0);
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
     let message = refused["message"].as_str().unwrap();
     assert!(
@@ -82,7 +74,7 @@ async fn without_the_right_to_ask_nothing_is_killed() {
     world.set_sick("w1", true);
     world.until("people are told", || world.phases() == ["Failed"]).await;
     assert!(world.api.list("jobs").is_empty());
-    assert_eq!(step(&world)["reason"], "RequestFailed");
+    assert_eq!(world.step(0)["reason"], "RequestFailed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,9 +82,9 @@ async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follow
     let world = world(0);
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("its step is reserved", || step(&world)["state"] == "Scheduled").await;
+    world.until("its step is reserved", || world.step(0)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
-    assert_eq!((&step(&world)["state"], world.api.list("jobs").len()), (&json!("Scheduled"), 0), "it waits");
+    assert_eq!((&world.step(0)["state"], world.api.list("jobs").len()), (&json!("Scheduled"), 0), "it waits");
     world.api.change("poddisruptionbudgets", "log", |budget| budget["status"]["disruptionsAllowed"] = json!(1));
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     assert_eq!(world.api.list("jobs").len(), 1);
@@ -134,7 +126,7 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
     }
     world.set_kubelet(false);
     world.set_sick("w1", true);
-    world.until("one is begun", || step(&world)["state"] == "Started").await;
+    world.until("one is begun", || world.step(0)["state"] == "Started").await;
     first.crash().await;
     world.set_sick("w2", true);
     let _next = world.controller("b");
@@ -153,7 +145,7 @@ async fn who_has_only_waited_for_another_kill_has_not_tried() {
     // The first is never answered.
     world.set_kubelet(false);
     world.set_sick("w1", true);
-    world.until("one is begun", || step(&world)["state"] == "Started").await;
+    world.until("one is begun", || world.step(0)["state"] == "Started").await;
     world.set_sick("w2", true);
     let of_second = || {
         let all = world.api.list("noderemediations");

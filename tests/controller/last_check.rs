@@ -62,8 +62,7 @@ async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     let told = || world.api.get("remediationconfigs", "cluster").unwrap()["status"].clone();
     let ready = |status: &Value| (status["conditions"][0]["status"].clone(), status["conditions"][0]["reason"].clone());
     assert_eq!((ready(&told()), &told()["activeRemediations"]), ((json!("True"), json!("Suspended")), &json!(0)));
-    let health = || world.api.get("noderuntimehealths", "w1").unwrap();
-    let blocked = health()["status"]["remediation"]["blocked"].to_string();
+    let blocked = world.blocked("w1");
     assert!(
         blocked.contains("Suspended: remediation is suspended in the whole cluster") && blocked.contains("by ann"),
         "{blocked}"

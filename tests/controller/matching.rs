@@ -11,8 +11,7 @@ use crate::fake_api::{FakeApi, Fault};
 
 /// A sick node whose fault names pod `d/log-x` with these labels, and a policy that leaves databases alone.
 fn world(labels: &Value) -> World {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::healthy();
     let asks = json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["database"]}]});
     world.api.change("remediationpolicies", "hung", |policy| {
         policy["spec"]["rules"][0]["match"]["podSelector"] = asks;
@@ -20,16 +19,8 @@ fn world(labels: &Value) -> World {
     world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "log-x", "namespace": "d", "uid": "pod-1", "labels": labels},
         "spec": {"nodeName": "w1", "containers": []}}));
-    world.kubelets();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
-}
-
-fn blocked(world: &World) -> String {
-    world.status("w1")["remediation"]["blocked"].to_string()
 }
 
 fn count(world: &World, verb: &str) -> usize {
@@ -43,7 +34,9 @@ async fn a_pod_that_cannot_be_read_is_held_and_then_resolved() {
     world.api.hook(move |call| (call.verb == "list" && is_pod(call)).then_some(Fault::Code(500)));
     let _replica = world.controller("a");
     world
-        .until("it is held", || blocked(&world).contains("the labels and the owner of pod d/log-x are not known yet"))
+        .until("it is held", || {
+            world.blocked("w1").contains("the labels and the owner of pod d/log-x are not known yet")
+        })
         .await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("noderemediations").is_empty(), "{:#?}", world.api.acts());
@@ -57,7 +50,7 @@ async fn a_pod_that_no_rule_means_is_left_alone() {
     let world = world(&json!({"tier": "database"}));
     let _replica = world.controller("a");
     let why = "match.podSelector asks for tier notin (database), and pod d/log-x has tier=database";
-    world.until("it is held", || blocked(&world).contains(why)).await;
+    world.until("it is held", || world.blocked("w1").contains(why)).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("noderemediations").is_empty());
     assert_eq!(count(&world, "get"), 0);

@@ -12,12 +12,10 @@ use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_meets_another_write_is_given_at_once_after_another_check() {
-    let world = World::new(1);
+    let world = World::probing(1, &World::release());
     let lasts = command(&world, "w1", &json!({"checkSequence": 7}));
-    world.policy("hung", "Enforce", &World::release());
     world.kubelets();
     let _replica = world.controller("a");
-    world.probe("w1");
     // Such a kubelet starts no Job.
     block(&world).await;
 
@@ -65,10 +63,8 @@ fn owned_command(world: &World, node: &str, owner: &Value, spec: &Value) -> Valu
 
 /// A node whose kubelet starts no Job, so that its probe is ordered.
 async fn blocked() -> World {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(1, &World::release());
     let replica = world.controller("to-begin");
-    world.probe("w1");
     block(&world).await;
     replica.stop().await.unwrap();
     world
@@ -132,8 +128,7 @@ async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed
     command(&world, "w1", &json!({"command": {"action": "OfAnotherVersion"}}));
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    let blocked = || world.status("w1")["remediation"]["blocked"].to_string();
-    world.until("it is told", || blocked().contains("NodeCommand w1 cannot be read")).await;
+    world.until("it is told", || world.blocked("w1").contains("NodeCommand w1 cannot be read")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
     assert_eq!(world.order("w1")["action"], "OfAnotherVersion");
@@ -165,12 +160,10 @@ fn refuse_pods(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anything_harsher() {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release_then_kill());
+    let world = World::probing(1, &World::release_then_kill());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
     refuse_pods(&world);
     let _replica = world.controller("a");
-    world.probe("w1");
     world.set_sick("w1", true);
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
@@ -196,16 +189,10 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made_for_the_same_operation() {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(1, &World::release());
     world.kubelets();
     let _replica = world.controller("a");
-    world.probe("w1");
-    let status = || world.status("w1");
-    world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
-    sleep(Duration::from_mins(4)).await;
-    world.restart_kubelet("w1");
-    world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    block(&world).await;
     world.set_sick("w1", true);
     world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let operation = world.order("w1")["operationId"].clone();

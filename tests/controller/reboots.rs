@@ -16,10 +16,6 @@ fn world(timeout: &str) -> World {
     )
 }
 
-fn step(world: &World, place: usize) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][place].clone()).unwrap_or_default()
-}
-
 /// Orders to reboot that were written, each with its boot id.
 fn orders(world: &World) -> Vec<Value> {
     let calls = world.api.calls();
@@ -37,17 +33,17 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
     // The controller dies; another one leads while the order stands.
     replica.crash().await;
     let replica = world.controller("b");
-    world.until("known to the next", || step(&world, 1)["state"] == "Started").await;
+    world.until("known to the next", || world.step(1)["state"] == "Started").await;
     sleep(Duration::from_mins(2)).await;
-    assert_eq!(step(&world, 1)["state"], "Started", "that nothing is heard is no verdict");
+    assert_eq!(world.step(1)["state"], "Started", "that nothing is heard is no verdict");
     // The probe is back and well before the kubelet has told the new boot.
     world.set_sick("w1", false);
     world.set_boot("w1", "b2", false);
     sleep(Duration::from_mins(1)).await;
-    assert_eq!(step(&world, 1)["state"], "Started");
+    assert_eq!(world.step(1)["state"], "Started");
     world.set_boot("w1", "b2", true);
-    world.until("verified", || step(&world, 1)["state"] == "Succeeded").await;
-    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    world.until("verified", || world.step(1)["state"] == "Succeeded").await;
+    let said = world.step(1)["message"].as_str().unwrap().to_owned();
     assert!(said.starts_with("the node has booted anew: its boot id was b and is b2"), "{said}");
     world.until("opened", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
     assert_eq!(orders(&world), ["b"]);
@@ -61,9 +57,9 @@ async fn one_that_does_not_boot_is_not_ordered_again_and_people_are_told() {
     let world = world("5m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("told", || step(&world, 2)["action"] == "Notify").await;
-    assert_eq!(step(&world, 1)["state"], "TimedOut");
-    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    world.until("told", || world.step(2)["action"] == "Notify").await;
+    assert_eq!(world.step(1)["state"], "TimedOut");
+    let said = world.step(1)["message"].as_str().unwrap().to_owned();
     assert!(said.starts_with("node w1 has not booted anew within 300s"), "{said}");
     assert_eq!(orders(&world), ["b"]);
     replica.stop().await.unwrap();

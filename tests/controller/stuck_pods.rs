@@ -188,8 +188,7 @@ async fn of_a_pod_that_cannot_be_read_nothing_is_confirmed_and_nothing_is_forgot
     sleep(Duration::from_secs(25)).await;
     assert_eq!(rollout.said(1), is("Suspected"));
     let status = rollout.world.status("w1");
-    let progressing =
-        status["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "PodsProgressing").unwrap();
+    let progressing = rollout.world.condition("noderuntimehealths", "w1", "PodsProgressing");
     assert_eq!((&status["summary"]["health"], &progressing["status"]), (&json!("Degraded"), &json!("Unknown")));
     let asked = rollout.world.command("w1")["checkSequence"].clone();
     sleep(Duration::from_mins(5)).await;

@@ -10,14 +10,9 @@ use crate::fake_api::world::World;
 const OURS: &str = "runtimehealth.io/unhealthy";
 
 fn world() -> World {
-    let world = World::new(3);
     let taint = json!({"action": "Taint", "taint": {"effect": "PreferNoSchedule"}});
     let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}});
-    world.policy("hung", "Enforce", &json!([taint, release, {"action": "Notify"}]));
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
-    world
+    World::probing(3, &json!([taint, release, {"action": "Notify"}]))
 }
 
 fn taints(world: &World) -> Vec<Value> {

@@ -1,51 +1,31 @@
 //! The controller against an API server in memory, with paused time: whole remediations, and everything that may
 //! go wrong between two calls.
 
-#[path = "controller/admission.rs"]
 mod admission;
-#[path = "controller/by_hand.rs"]
 mod by_hand;
-#[path = "controller/cordons.rs"]
 mod cordons;
-#[path = "controller/disruption.rs"]
 mod disruption;
-#[path = "controller/drains.rs"]
 mod drains;
+#[path = "../fake_api/mod.rs"]
 mod fake_api;
-#[path = "controller/flaps.rs"]
 mod flaps;
-#[path = "controller/hand_offs.rs"]
 mod hand_offs;
-#[path = "controller/last_check.rs"]
 mod last_check;
-#[path = "controller/ledger.rs"]
 mod ledger;
-#[path = "controller/marks.rs"]
 mod marks;
-#[path = "controller/matching.rs"]
 mod matching;
-#[path = "controller/metal3.rs"]
 mod metal3;
-#[path = "controller/orders.rs"]
 mod orders;
-#[path = "controller/pods_in_any_order.rs"]
 mod pods_in_any_order;
-#[path = "controller/reboots.rs"]
 mod reboots;
-#[path = "controller/requests.rs"]
 mod requests;
-#[path = "controller/restored.rs"]
 mod restored;
-#[path = "controller/retries.rs"]
 mod retries;
-#[path = "controller/scrapes.rs"]
 mod scrapes;
+#[path = "../simulated_node/mod.rs"]
 mod simulated_node;
-#[path = "controller/stuck_pods.rs"]
 mod stuck_pods;
-#[path = "controller/taints.rs"]
 mod taints;
-#[path = "controller/unreadable.rs"]
 mod unreadable;
 
 use std::collections::BTreeSet;
@@ -68,13 +48,8 @@ fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
 
 #[tokio::test(start_paused = true)]
 async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
+    let world = World::healthy();
     let replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
         .until("all have reported", || {
             let reports = world.api.list("noderuntimehealths");
@@ -91,11 +66,7 @@ async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
     let remediation = position(&writes, "create noderemediations/");
     let job = position(&writes, "create jobs/");
     assert!(ledger < remediation && remediation < job, "{writes:#?}");
-    world
-        .until("the slot is given back", || {
-            world.api.get("configmaps", "nrh-ledger").is_some_and(|map| map["data"]["ledger.json"] == "{\"slots\":{}}")
-        })
-        .await;
+    world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
     world
         .until("the finalizer is off", || {
             world
@@ -116,25 +87,21 @@ async fn what_is_confirmed_stands_on_the_node_for_other_tools_where_that_is_want
     let world = World::new(2);
     let replica = world.mirroring("a", "ContainersUnresponsive,KubeletUnhealthy");
     world.probe("w1");
-    let of = |node: &str, kind: &str| {
-        let node = world.api.get("nodes", node).unwrap();
-        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == kind)
-    };
+    let of = |node, kind| world.condition("nodes", node, kind);
     let stands = |status: &str, reason: &str| {
-        of("w1", "ContainersUnresponsive").is_some_and(|one| one["status"] == status && one["reason"] == reason)
+        let one = of("w1", "ContainersUnresponsive");
+        one["status"] == status && one["reason"] == reason
     };
     world.until("no problem", || stands("False", "NoFaultConfirmed")).await;
     world.set_sick("w1", true);
     world.until("a problem", || stands("True", "HungContainer")).await;
     // Of what was not wanted, and of a node that has not reported, nothing is claimed.
-    assert_eq!(of("w1", "RestartUnsafe"), None);
-    assert_eq!(of("w2", "ContainersUnresponsive"), None);
-    assert!(of("w1", "Ready").is_some_and(|ready| ready["status"] == "True"), "the kubelet's own stays");
-    let since = of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"].clone();
+    assert_eq!((of("w1", "RestartUnsafe"), of("w2", "ContainersUnresponsive")), (Value::Null, Value::Null));
+    assert_eq!(of("w1", "Ready")["status"], "True", "the kubelet's own stays");
+    let since = of("w1", "ContainersUnresponsive")["lastTransitionTime"].clone();
     world.set_sick("w1", false);
     world.until("it is gone", || stands("False", "NoFaultConfirmed")).await;
-    assert_ne!(of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"], since);
+    assert_ne!(of("w1", "ContainersUnresponsive")["lastTransitionTime"], since);
     let writes = world.api.writes().into_iter().filter(|write| write.starts_with("patch nodes/")).count();
     assert!((3..=6).contains(&writes), "{writes} writes to Nodes");
     replica.stop().await.unwrap();
@@ -142,14 +109,10 @@ async fn what_is_confirmed_stands_on_the_node_for_other_tools_where_that_is_want
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_records_and_touches_nothing() {
-    let world = World::new(3);
+    let world = World::healthy();
     world.policy("hung", "DryRun", &World::release());
-    world.kubelets();
     world.set_sick("w1", true);
     let _replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world.until("simulated", || world.phases() == ["Simulated"]).await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(world.phases(), ["Simulated"]);
@@ -177,15 +140,13 @@ async fn a_crash_after_any_write_is_repaired_by_the_next_process_with_one_job_in
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_names_no_remediation_is_taken_off_whatever_it_says() {
     let marks = ["an-remediation-that-is-gone", "", "no/name", "../nodes/w1", "Not A Name"];
-    let world = World::new(marks.len());
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(marks.len(), &World::release());
     let node = |at: usize| format!("w{}", at + 1);
     for (at, mark) in marks.iter().enumerate() {
         world.api.change("nodes", &node(at), |node| {
             node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!(mark);
             node["spec"]["unschedulable"] = json!(true);
         });
-        world.probe(&node(at));
     }
     let _replica = world.controller("a");
     for (at, mark) in marks.iter().enumerate() {
@@ -201,10 +162,8 @@ async fn a_mark_that_names_no_remediation_is_taken_off_whatever_it_says() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_on_the_ledger_opens_nothing() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(3, &World::release());
     world.set_sick("w1", true);
-    world.probe("w1");
     // The first, empty one may be made; taking a slot in it may not.
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
     let _replica = world.controller("a");
@@ -225,11 +184,8 @@ async fn die_with_a_remediation_open(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
+    let world = World::healthy();
     world.set_sick("w1", true);
-    world.probe("w1");
     die_with_a_remediation_open(&world).await;
     let written = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["written"].to_string();
     let by_first = written();
@@ -245,11 +201,9 @@ async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release_then_kill());
+    let world = World::probing(3, &World::release_then_kill());
     world.kubelets();
     world.set_sick("w1", true);
-    world.probe("w1");
     die_with_a_remediation_open(&world).await;
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(403)));
     let _second = world.controller("b");
@@ -265,13 +219,9 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
 
 #[tokio::test(start_paused = true)]
 async fn the_slot_of_a_remediation_that_no_watch_shows_is_not_given_back() {
-    let world = World::new(4);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(4, &World::release());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxInFlight"] = json!(1));
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3", "w4"] {
-        world.probe(node);
-    }
     die_with_a_remediation_open(&world).await;
     // The second reads everything, and of remediations an answer from before the first one.
     world.api.hook(|call| (call.verb == "list" && call.target.plural == "noderemediations").then_some(Fault::Empty));
@@ -286,15 +236,11 @@ async fn the_slot_of_a_remediation_that_no_watch_shows_is_not_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
-    let world = World::new(3);
     let mut steps = World::release();
     steps[0]["approval"] = json!("Manual");
-    world.policy("hung", "Enforce", &steps);
+    let world = World::probing(3, &steps);
     world.kubelets();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     let _replica = world.controller("a");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     sleep(Duration::from_mins(10)).await;
@@ -411,13 +357,9 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
     });
     world.set_sick("w1", true);
     world.until("the others go on", || world.phases() == ["Succeeded"]).await;
-    let valid = |name: &str| -> Value {
-        let policy = world.api.get("remediationpolicies", name).unwrap();
-        policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone()
-    };
-    assert_eq!(valid("hung")["status"], "True");
-    assert_eq!(valid("strange")["status"], "False");
-    let wrong = valid("wrong");
+    assert_eq!(world.ready_of("hung")["status"], "True");
+    assert_eq!(world.ready_of("strange")["status"], "False");
+    let wrong = world.ready_of("wrong");
     assert_eq!(wrong["status"], "False");
     for error in [
         "expected at least one of faults and nodeConditions",
@@ -475,14 +417,12 @@ async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once()
     world.until("tried", || !jobs_created(&world.api.calls()).is_empty()).await;
     sleep(Duration::from_secs(50)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1, "it waits for its cool-down");
-    let report = world.api.get("noderuntimehealths", "w1").unwrap();
-    let blocked = report["status"]["remediation"]["blocked"][0].as_str().unwrap();
+    let blocked = world.blocked("w1");
     assert!(
         blocked.starts_with("RequestRejected: ReleaseHungProcess(SIGCONT)") && blocked.contains("(403)"),
         "{blocked}"
     );
-    let condition = report["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "SelfHealing");
-    assert_eq!(condition.unwrap()["status"], "False", "{report}");
+    assert_eq!(world.condition("noderuntimehealths", "w1", "SelfHealing")["status"], "False");
     let told =
         world.api.list("events").iter().any(|e| e["reason"] == "ActionNotExecuted" && e.to_string().contains("(403)"));
     assert!(told, "{:#?}", world.api.list("events"));
@@ -562,11 +502,9 @@ async fn no_call_goes_beyond_the_listed_rights() {
 
 #[tokio::test(start_paused = true)]
 async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sent_there() {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(1, &World::release());
     world.kubelets();
     let _replica = world.controller("a");
-    world.probe("w1");
     let status = || world.status("w1");
     world.until("the kubelet's version is told", || status()["kubeletVersion"] == "v1.36.3").await;
     // At rest its status is written every five minutes: that it is old means nothing. By then it was watched for long enough to be
@@ -578,11 +516,8 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     sleep(Duration::from_secs(85)).await;
     assert_eq!(status()["clusterFaults"], Value::Null, "it may still be on its way");
     world.until("it is named", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
-    let stands = |kind: &str| {
-        let conditions = status()["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|c| c["type"] == kind).map(|c| c["status"].clone())
-    };
-    assert_eq!(stands("PodsProgressing"), Some(json!("False")));
+    let progressing = || world.condition("noderuntimehealths", "w1", "PodsProgressing")["status"].clone();
+    assert_eq!(progressing(), "False");
     let written = || world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count();
     let before = written();
     sleep(Duration::from_mins(10)).await;
@@ -594,7 +529,7 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     world.set_sick("w1", false);
     world.write_node_status("w1");
     world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
-    world.until("pods get on", || stands("PodsProgressing") == Some(json!("True"))).await;
+    world.until("pods get on", || progressing() == "True").await;
 }
 
 #[tokio::test(start_paused = true)]
