@@ -105,8 +105,8 @@ access: testbed ## Writes who may do what, as the tests hold the API server to i
 	@$(TESTBED) access docs/reference/permissions.md
 
 .PHONY: bench
-bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json
-	@$(CARGO) bench --package nrh --bench plan --bench latency --bench probe
+bench: setup ## Benchmarks of one decision and of the probe; writes target/bench/*.json
+	@$(CARGO) bench --package nrh --bench plan --bench probe
 
 .PHONY: bench-probe
 bench-probe: setup ## What a probe costs on a node with 10, 100 and 250 pods (40 minutes); target/bench/probe.json
