@@ -197,16 +197,6 @@ async fn held_by_a_budget(pods: &[&str]) -> (World, Replica) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_uncordon_between_two_rounds_stops_it() {
-    let (world, _replica) = held_by_a_budget(&["web-1"]).await;
-    world.api.change("nodes", "w1", |node| node["spec"]["unschedulable"] = Value::Null);
-    let before = evictions(&world).len();
-    world.until("stopped", || world.phases() == ["Cancelled"]).await;
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), before);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_server_that_gives_no_answer_ends_the_round_and_not_the_drain() {
     let world = world(&json!({}), "10m");
     for i in 0..10 {

@@ -7,9 +7,9 @@ use tokio::time::sleep;
 
 use crate::fake_api::world::World;
 
-fn world(timeout: &str) -> World {
+fn world() -> World {
     let mark = json!({"action": "MarkForReboot", "markForReboot": {"path": "/run/kured-reboot"}, "approval": "Automatic",
-        "timeout": timeout});
+        "timeout": "4h"});
     World::probing(3, &json!([mark, {"action": "Notify"}]))
 }
 
@@ -24,7 +24,7 @@ fn answer(world: &World, node: &str, reason: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
-    let world = world("4h");
+    let world = world();
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
@@ -50,7 +50,7 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
 #[tokio::test(start_paused = true)]
 async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
     for resolves in [true, false] {
-        let world = world("4h");
+        let world = world();
         let replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
@@ -68,15 +68,4 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
         assert_eq!(world.step(0)["state"], "Cancelled");
         replica.stop().await.unwrap();
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_whose_probe_does_not_answer_is_taken_back_and_people_are_told() {
-    let world = world("4h");
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("told", || world.step(1)["action"] == "Notify").await;
-    assert_eq!(world.step(0)["state"], "TimedOut");
-    assert!(world.order("w1").is_null());
-    replica.stop().await.unwrap();
 }

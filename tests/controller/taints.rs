@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::fake_api::Fault;
-use crate::fake_api::world::World;
+use crate::fake_api::world::{World, die_at_each_write};
 
 const OURS: &str = "runtimehealth.io/unhealthy";
 
@@ -113,26 +113,6 @@ async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
     assert_eq!(taints(&world), [json!({"key": OURS, "effect": "PreferNoSchedule"})]);
 }
 
-/// A tool has put the annotations of the old Node on the new one.
-#[tokio::test(start_paused = true)]
-async fn a_mark_on_a_new_machine_is_swept_and_its_remediation_is_left_as_it_is() {
-    let world = world();
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("tainted", || !mark(&world).is_null()).await;
-    let (name, old) = (remediation_name(&world), mark(&world));
-    world.set_sick("w1", false);
-    world.until("taken off", || mark(&world).is_null()).await;
-    world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
-    let before = world.api.get("noderemediations", &name).unwrap()["status"].clone();
-    world.api.change("nodes", "w1", |node| {
-        node["metadata"]["uid"] = json!("another-machine");
-        node["metadata"]["annotations"]["runtimehealth.io/tainted-by"] = old;
-    });
-    world.until("swept", || mark(&world).is_null()).await;
-    assert_eq!(world.api.get("noderemediations", &name).unwrap()["status"], before);
-}
-
 /// The write that marks the node landed and its answer was lost; before it is repeated, a person takes the taint off, or uncordons.
 #[tokio::test(start_paused = true)]
 async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
@@ -165,32 +145,16 @@ async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_strands_no_taint() {
-    let mut points = 0;
-    for writes in 0..40 {
+    let make = || {
         let world = world();
-        let was_cut = world.cut_off_after(writes);
-        let first = world.controller("a");
+        world.kubelets();
         world.set_sick("w1", true);
-        tokio::time::sleep(std::time::Duration::from_secs(90)).await;
-        first.crash().await;
-        world.api.unhook();
-        let is_end = !was_cut();
-        let second = world.controller("b");
-        world.set_sick("w1", false);
         world
-            .until("at its end", || {
-                let phases = world.phases();
-                phases.iter().all(|phase| ["Succeeded", "Cancelled", "Failed"].contains(&phase.as_str()))
-                    && mark(&world).is_null()
-            })
-            .await;
-        assert!(taints(&world).is_empty(), "cut off after {writes} writes");
-        second.crash().await;
-        if is_end {
-            break;
-        }
-        points += 1;
-    }
-    println!("{points} points at which the leader died");
-    assert!(points >= 6, "{points}");
+    };
+    let is_done = |world: &World| world.phases() == ["Succeeded"] && mark(world).is_null();
+    let deaths = die_at_each_write(make, is_done, async |world, writes| {
+        assert!(taints(world).is_empty(), "a death at write {writes}");
+    });
+    let deaths = deaths.await;
+    assert!(deaths >= 6, "{deaths}");
 }
