@@ -16,9 +16,9 @@ CARGO_AUDITABLE_VERSION ?= 0.7.7
 CARGO_CYCLONEDX_VERSION ?= 0.5.9
 # The image that compiles, as NAME@sha256:DIGEST: see docs/how-to/install.md.
 RUST_IMAGE ?=
-# Seconds for each target of `make fuzz`, and which of them (all of fuzz/fuzz_targets).
+# Seconds for each target of `make fuzz`, and which of them (all folders of fuzz/corpus).
 TIME ?= 60
-TARGETS ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
+TARGETS ?= $(sort $(notdir $(wildcard fuzz/corpus/*)))
 
 .PHONY: help
 help: ## This text
@@ -105,8 +105,8 @@ access: testbed ## Writes who may do what, as the tests hold the API server to i
 	@$(TESTBED) access docs/reference/permissions.md
 
 .PHONY: bench
-bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json
-	@$(CARGO) bench --package nrh --bench plan --bench latency --bench probe
+bench: setup ## Benchmarks of one decision and of the probe; writes target/bench/*.json
+	@$(CARGO) bench --package nrh --bench plan --bench probe
 
 .PHONY: bench-probe
 bench-probe: setup ## What a probe costs on a node with 10, 100 and 250 pods (40 minutes); target/bench/probe.json
@@ -193,14 +193,14 @@ fuzz: protoc ## Feeds each parser of what others write with odd bytes: TIME=60 s
 	    echo "cargo-fuzz $(CARGO_FUZZ_VERSION) is missing and cannot be installed here" >&2; exit 1
 	  }
 	fi
+	$(CARGO) +nightly fuzz build any
 	failed=()
 	for target in $(TARGETS); do
-	  $(CARGO) +nightly fuzz build "$$target"
 	  # What it finds on its way stays out of the repository: seeds are small and have names.
 	  found="fuzz/target/found/$$target"; broken="fuzz/target/broken/$$target"
 	  mkdir -p "$$found" "$$broken"
 	  printf '%-20s ' "$$target"
-	  if $(CARGO) +nightly fuzz run "$$target" "$$found" "fuzz/corpus/$$target" -- \
+	  if NRH_FUZZ_TARGET="$$target" $(CARGO) +nightly fuzz run any "$$found" "fuzz/corpus/$$target" -- \
 	    -max_total_time=$(TIME) -timeout=10 -rss_limit_mb=1024 -max_len=65536 -artifact_prefix="$$broken/" >"$$broken/log" 2>&1; then
 	    grep -oE '^Done [0-9]+ runs in [0-9]+ second' "$$broken/log" | sed 's/$$/s/'
 	  else

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nrh::core::engine::plan;
-use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
+use nrh::core::fault::{Fault, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::PlanSettings;
 use nrh::core::policy::{Action, Amount, History, Limits, NodeLimit, Policy, StormLimit};
 use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
@@ -90,20 +90,13 @@ fn fleet(nodes: usize, policies: usize) -> Snapshot {
 fn leaked_shim(node: &str) -> ReportedFault {
     let pod = PodRef { namespace: "kube-system".into(), name: format!("agent-{node}"), uid: format!("pod-{node}") };
     let fault = Fault {
-        id: Fault::identity(FaultType::LeakedShim, node),
-        kind: FaultType::LeakedShim,
         severity: Severity::Medium,
-        state: FaultState::Confirmed,
         subject: Subject { pod: Some(pod), ..Subject::of(SubjectKind::Shim) },
         target: Target::default(),
-        message: "a shim is left over".into(),
-        impact: String::new(),
         first_seen: jiff::Timestamp::UNIX_EPOCH,
         duration_seconds: 90,
-        confirmations: 3,
         check_age_seconds: 2,
-        evidence: Vec::new(),
-        evidence_bundle: None,
+        ..samples::fault(FaultType::LeakedShim, node)
     };
     ReportedFault { fault, checked: Duration::from_secs(7) }
 }

@@ -1,7 +1,7 @@
 //! What `fuzz/` and the replay of its corpus call: one function for each parser of what others write.
 //!
 //! ```text
-//! fuzz/fuzz_targets/NAME.rs ─┐
+//! fuzz/fuzz_targets/any.rs ──┐
 //!                            ├─► run(NAME, bytes) ─► the parser as it ships, and what must hold for whatever it takes
 //! fuzz/corpus/NAME/* ─► tests┘
 //! ```

@@ -96,17 +96,9 @@ fn change(data: &mut Vec<u8>, other: &[u8], numbers: &mut Numbers) {
 }
 
 #[test]
-fn every_target_has_a_program_and_a_corpus_that_is_small() {
+fn every_target_has_a_corpus_that_is_small() {
     let targets: BTreeSet<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert!(TARGETS.is_sorted_by_key(|(name, _)| *name) && targets.len() == TARGETS.len());
-    let programs = names(&folder("fuzz_targets"));
-    assert_eq!(programs, targets.iter().map(|name| format!("{name}.rs")).collect());
-    let manifest = fs::read_to_string(folder("Cargo.toml")).unwrap();
-    for name in &targets {
-        let program = fs::read_to_string(folder("fuzz_targets").join(format!("{name}.rs"))).unwrap();
-        assert!(program.contains(&format!("run(\"{name}\", data)")), "{name}: {program}");
-        assert!(manifest.contains(&format!("name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"\n")), "{name}");
-    }
     assert_eq!(names(&folder("corpus")), targets);
     let sizes = targets.iter().flat_map(|target| seeds(target)).map(|(_, data)| data.len());
     assert!(sizes.sum::<usize>() < 300 << 10, "seeds are small; large ones are made here");

@@ -77,105 +77,64 @@ spec:
 
 /// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
 #[test]
-#[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
+#[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
 fn wherever_its_leader_is_killed_a_remediation_is_gone_on_with_and_nothing_is_done_twice() {
     killed_at_each_write("killed", Part::Killed);
 }
 
 #[test]
-#[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
+#[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
 fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_twice() {
     killed_at_each_write("drained", Part::Drained);
 }
 
 #[test]
-#[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
+#[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
 fn wherever_its_leader_is_killed_a_hand_off_ends_a_executor_changes_and_a_start_by_hand_begins_once() {
     killed_at_each_write("handed", Part::Handed);
 }
 
 fn killed_at_each_write(name: &str, part: Part) {
-    let Some(bed) = up(name) else { return };
-    bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
-        let fleet = Fleet::new(admin.clone());
-        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }, part).await
-    })
-    .unwrap();
-    bed.down().unwrap();
+    staged(name, None, async |stage| killed::at_each_write(&stage, part).await);
 }
 
 #[test]
 fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
-    let Some(bed) = up("interruptions") else { return };
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
-    bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
-        let fleet = Fleet::new(admin.clone());
-        rough::way(&Stage { bed: &bed, admin, upstream, fleet }).await
-    })
-    .unwrap();
-    bed.down().unwrap();
+    staged("interruptions", Some(POLICY), async |stage| rough::way(&stage).await);
 }
 
 #[test]
 fn a_dry_run_touches_nothing_a_node_is_handed_off_once_and_a_leader_that_slept_does_nothing() {
-    let Some(bed) = up("proofs") else { return };
-    bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
-        let fleet = Fleet::new(admin.clone());
-        let stage = Stage { bed: &bed, admin, upstream, fleet };
+    staged("proofs", None, async |stage| {
         hand_offs::install(&stage)?;
         dry_run::writes_only_its_account(&stage).await.context("the dry run")?;
         hand_offs::go_on_whatever_happens(&stage).await.context("the hand-offs")?;
         sleeper::does_nothing_when_it_wakes(&stage).await.context("the leader that slept")
-    })
-    .unwrap();
-    bed.down().unwrap();
+    });
 }
 
 #[test]
 fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outlive_their_node() {
-    let Some(bed) = up("budgets") else { return };
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
-    bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
-        let fleet = Fleet::new(admin.clone());
-        let stage = Stage { bed: &bed, admin, upstream, fleet };
+    staged("budgets", Some(POLICY), async |stage| {
         two_leaders::share_one_budget(&stage).await.context("two leaders")?;
         outlives::its_node(&stage).await.context("records of nodes that are gone")?;
         untold::is_seen_later(&stage).await.context("changes that are not told")?;
         silent::connections_are_given_up(&stage).await.context("connections without a word")
-    })
-    .unwrap();
-    bed.down().unwrap();
+    });
 }
 
 #[test]
 fn one_command_stops_everything_and_git_ops_tools_show_how_each_object_stands() {
-    let Some(bed) = up("suspended") else { return };
-    let tool = health::tool().unwrap();
-    bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
-        let fleet = Fleet::new(admin.clone());
-        let stage = Stage { bed: &bed, admin, upstream, fleet };
+    staged("suspended", None, async |stage| {
+        let tool = health::tool()?;
         suspended::nothing_starts(&stage).await.context("all remediation suspended")?;
         health::is_shown(&stage, tool.path()).await.context("the health of objects")
-    })
-    .unwrap();
-    bed.down().unwrap();
+    });
 }
 
 #[test]
 fn a_probe_hears_at_once_what_it_is_told_and_a_roll_out_has_its_answer_by_one_command() {
-    let Some(bed) = up("hearing") else { return };
-    bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
-        let fleet = Fleet::new(admin.clone());
-        hearing::at_once(&Stage { bed: &bed, admin, upstream, fleet }).await
-    })
-    .unwrap();
-    bed.down().unwrap();
+    staged("hearing", None, async |stage| hearing::at_once(&stage).await);
 }
 
 /// What everything here works with.
@@ -187,11 +146,20 @@ struct Stage<'a> {
     fleet: Fleet,
 }
 
-/// A control plane with the manifests as shipped; none without root.
-fn up(name: &str) -> Option<Bed> {
-    let bed = plane::up(name)?;
+/// A test on a control plane of its own with the manifests as shipped, and with this policy; none without root.
+fn staged(name: &str, policy: Option<&str>, test: impl AsyncFnOnce(Stage<'_>) -> Result<()> + Send) {
+    let Some(bed) = plane::up(name) else { return };
     plane::install(&bed).unwrap();
-    Some(bed)
+    if let Some(policy) = policy {
+        bed.kubectl_input(&["apply", "-f", "-"], policy).unwrap();
+    }
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        test(Stage { bed: &bed, admin, upstream, fleet }).await
+    })
+    .unwrap();
+    bed.down().unwrap();
 }
 
 /// Asks again and again until there is an answer.

@@ -1,7 +1,7 @@
 //! A control plane without nodes, and our manifests on it.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nrh_testbed::{Bed, BedOptions};
@@ -25,6 +25,17 @@ pub fn install(bed: &Bed) -> Result<()> {
     let ours = ["crd", "-l", "app.kubernetes.io/part-of=nrh"];
     bed.kubectl(&[&["wait", "--for=condition=Established", "--timeout=30s"], ours.as_slice()].concat())?;
     Ok(())
+}
+
+/// Tries again and again until it succeeds, which it should do in seconds; after two minutes its last error is the answer.
+pub async fn soon<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    let ends = Instant::now() + Duration::from_mins(2);
+    loop {
+        match attempt().await {
+            Err(_) if Instant::now() < ends => tokio::time::sleep(Duration::from_millis(200)).await,
+            answer => return answer,
+        }
+    }
 }
 
 /// A folder of the project.

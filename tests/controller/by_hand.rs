@@ -14,17 +14,12 @@ const REMEDIATIONS: &str = "noderemediations";
 
 /// Three nodes of which one is sick, and a policy that leaves it alone for an hour.
 fn world() -> World {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::healthy();
     world.api.change("remediationpolicies", "hung", |policy| {
         policy["spec"]["rules"][0]["match"]["minDuration"] = json!("1h");
         policy["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
     });
-    world.kubelets();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
 }
 
@@ -47,11 +42,6 @@ fn has_no_finalizer(world: &World, name: &str) -> bool {
     remediation(world, name)["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
 }
 
-fn slots(world: &World) -> String {
-    let ledger = world.api.get("configmaps", "nrh-ledger").unwrap_or_default();
-    ledger["data"]["ledger.json"].as_str().unwrap_or_default().to_owned()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
     let world = world();
@@ -70,7 +60,7 @@ async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
     let ledger = writes.iter().take(kept).filter(|write| write.starts_with("patch configmaps/nrh-ledger")).count();
     assert!(ledger >= 1 && kept < begun && begun < of("create jobs/"), "{writes:#?}");
     world.until("its finalizer is off", || has_no_finalizer(&world, "by-hand")).await;
-    world.until("its slot is given back", || slots(&world) == "{\"slots\":{}}").await;
+    world.until("its slot is given back", || world.slots() == "{\"slots\":{}}").await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
     replica.stop().await.unwrap();
 }
@@ -85,7 +75,7 @@ async fn a_crash_after_any_write_of_a_start_by_hand_is_repaired_with_one_job_in_
     let is_resolved = |world: &World| world.phases() == ["Succeeded"];
     let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
         world.until("freed", || has_no_finalizer(world, "by-hand")).await;
-        world.until("its slot is given back", || slots(world) == "{\"slots\":{}}").await;
+        world.until("its slot is given back", || world.slots() == "{\"slots\":{}}").await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
     });
     let deaths = deaths.await;
@@ -96,7 +86,7 @@ async fn a_crash_after_any_write_of_a_start_by_hand_is_repaired_with_one_job_in_
 async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     let world = world();
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["pauseRequests"] = json!(["release"]));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     // Before the probe has reported it would wait for that.
     sleep(Duration::from_mins(1)).await;
     ask(&world, "by-hand");
@@ -106,29 +96,27 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     sleep(Duration::from_mins(10)).await;
     let again = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
     assert_eq!((told, again), (1, 1), "told once");
-    assert_eq!((slots(&world).as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
+    assert_eq!((world.slots().as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
     world.api.change(REMEDIATIONS, "by-hand", |object| object["spec"]["cancel"] = json!({"cancelledBy": "ann"}));
     world.until("ended", || world.phases() == ["Cancelled"]).await;
     assert_eq!(message(), "cancelled by a person: its manual request was cancelled by ann");
     assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_slot_of_a_start_that_could_not_be_written_is_given_back_and_holds_the_ledger_up_for_nobody() {
     let world = world();
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.api.hook(|call| {
         let is_its = call.verb == "patch" && call.target.name.as_deref() == Some("by-hand");
         is_its.then_some(Fault::Code(500))
     });
     ask(&world, "by-hand");
-    world.until("its slot is taken", || slots(&world).contains("by-hand")).await;
+    world.until("its slot is taken", || world.slots().contains("by-hand")).await;
     // The fault goes: nothing begins any more, and the object stays.
     world.set_sick("w1", false);
-    world.until("its slot is given back", || slots(&world) == "{\"slots\":{}}").await;
+    world.until("its slot is given back", || world.slots() == "{\"slots\":{}}").await;
     assert!(world.api.list("jobs").is_empty());
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +125,7 @@ async fn a_cancelled_remediation_ends_and_what_was_not_done_is_not_done() {
     world.api.change("remediationpolicies", "hung", |policy| {
         policy["spec"]["rules"][0]["match"]["minDuration"] = Value::Null;
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     let name = world.api.list(REMEDIATIONS)[0]["metadata"]["name"].as_str().unwrap().to_owned();
     // The no comes right before the act, beside the yes: the watch has told of neither.
@@ -151,5 +139,4 @@ async fn a_cancelled_remediation_ends_and_what_was_not_done_is_not_done() {
     assert_eq!(message, "cancelled by a person: cancelled by bob: not this one");
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty() && world.phases() == ["Cancelled"], "nothing begins anew at once");
-    replica.crash().await;
 }

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::fake_api::world::World;
 
 /// A node with a hung container in a pod that runs, under a policy that lets its shim be killed.
 fn world(allowed: u32) -> World {
-    let world = World::new(6);
     let kill =
         json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL", "allowRunningPods": true}});
-    world.policy("hung", "Enforce", &json!([kill, {"action": "Notify"}]));
+    let world = World::probing(6, &json!([kill, {"action": "Notify"}]));
     world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "log-x", "namespace": "d", "uid": "pod-1", "labels": {"app": "log"}},
         "spec": {"nodeName": "w1", "containers": []}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
@@ -21,23 +20,16 @@ fn world(allowed: u32) -> World {
         "status": {"disruptionsAllowed": allowed, "currentHealthy": 2, "desiredHealthy": 2, "expectedPods": 2,
             "observedGeneration": 1}}));
     world.kubelets();
-    for number in 1..=6 {
-        world.probe(&format!("w{number}"));
-    }
     world
-}
-
-fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_running_pod_is_ended_past_its_disruption_budget() {
     let world = world(0);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("people are told", || world.phases() == ["Failed"]).await;
-    let refused = step(&world);
+    let refused = world.step(0);
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
     let message = refused["message"].as_str().unwrap();
     assert!(
@@ -45,7 +37,6 @@ async fn no_running_pod_is_ended_past_its_disruption_budget() {
         "{message}"
     );
     assert!(world.api.list("jobs").is_empty() && world.order("w1").is_null(), "nothing was ordered");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,11 +57,10 @@ async fn what_has_room_or_goes_anyway_or_has_no_budget_is_released() {
     for (number, (allowed, change)) in cases.into_iter().enumerate() {
         let world = world(allowed);
         change(&world);
-        let replica = world.controller("a");
+        let _replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("healed", || world.phases() == ["Succeeded"]).await;
         assert_eq!(world.api.list("jobs").len(), 1, "case {number}");
-        replica.crash().await;
     }
 }
 
@@ -80,32 +70,30 @@ async fn without_the_right_to_ask_nothing_is_killed() {
     let world = world(1);
     let is_asked = |call: &Call| call.target.plural == "poddisruptionbudgets";
     world.api.hook(move |call| is_asked(call).then_some(Fault::Code(403)));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("people are told", || world.phases() == ["Failed"]).await;
     assert!(world.api.list("jobs").is_empty());
-    assert_eq!(step(&world)["reason"], "RequestFailed");
-    replica.crash().await;
+    assert_eq!(world.step(0)["reason"], "RequestFailed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follows() {
     let world = world(0);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("its step is reserved", || step(&world)["state"] == "Scheduled").await;
+    world.until("its step is reserved", || world.step(0)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
-    assert_eq!((&step(&world)["state"], world.api.list("jobs").len()), (&json!("Scheduled"), 0), "it waits");
+    assert_eq!((&world.step(0)["state"], world.api.list("jobs").len()), (&json!("Scheduled"), 0), "it waits");
     world.api.change("poddisruptionbudgets", "log", |budget| budget["status"]["disruptionsAllowed"] = json!(1));
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     assert_eq!(world.api.list("jobs").len(), 1);
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_room_in_a_budget_is_spent_once() {
     let world = world(1);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     for node in ["w1", "w2", "w3"] {
         world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
     }
@@ -126,7 +114,6 @@ async fn one_room_in_a_budget_is_spent_once() {
     world.until("the second follows", || world.api.list("jobs").len() == 2).await;
     assert!(began.elapsed() > Duration::from_secs(50), "{:?}", began.elapsed());
     world.until("both are healed", || is_over(&world) == 2).await;
-    replica.crash().await;
 }
 
 /// The next leader knows nothing of what was weighed before, and finds it in the remediations.
@@ -139,27 +126,26 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
     }
     world.set_kubelet(false);
     world.set_sick("w1", true);
-    world.until("one is begun", || step(&world)["state"] == "Started").await;
+    world.until("one is begun", || world.step(0)["state"] == "Started").await;
     first.crash().await;
     world.set_sick("w2", true);
-    let next = world.controller("b");
+    let _next = world.controller("b");
     world.until("it is opened", || world.api.list("noderemediations").len() == 2).await;
     sleep(Duration::from_secs(20)).await;
     assert_eq!(world.api.list("jobs").len(), 1, "{:?}", world.api.acts());
-    next.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_has_only_waited_for_another_kill_has_not_tried() {
     let world = world(1);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     for node in ["w1", "w2", "w3"] {
         world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
     }
     // The first is never answered.
     world.set_kubelet(false);
     world.set_sick("w1", true);
-    world.until("one is begun", || step(&world)["state"] == "Started").await;
+    world.until("one is begun", || world.step(0)["state"] == "Started").await;
     world.set_sick("w2", true);
     let of_second = || {
         let all = world.api.list("noderemediations");
@@ -171,5 +157,4 @@ async fn who_has_only_waited_for_another_kill_has_not_tried() {
     assert!(first()["message"].as_str().unwrap().contains("does not show in its budgets yet"), "{}", first());
     world.set_kubelet(true);
     world.until("it is healed all the same", || of_second()["status"]["phase"] == "Succeeded").await;
-    replica.crash().await;
 }

@@ -32,10 +32,6 @@ fn budget(world: &World, allowed: u32) {
         "spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": {"disruptionsAllowed": allowed}}));
 }
 
-fn step(world: &World, place: usize) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][place].clone()).unwrap_or_default()
-}
-
 fn evictions(world: &World) -> Vec<String> {
     let calls = world.api.calls();
     calls
@@ -63,7 +59,7 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     pod(&world, "elsewhere", |pod| pod["spec"]["nodeName"] = json!("w2"));
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    world.until("under way", || world.step(1)["state"] == "Started").await;
     let mut went = evictions(&world);
     went.sort();
     assert_eq!(went, ["forged", "web-1", "web-2"].map(|name| format!("create pods/eviction/{name}")));
@@ -74,11 +70,11 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
     sleep(Duration::from_mins(1)).await;
     assert_eq!(evictions(&world).len(), 3, "what is on its way out is waited for");
-    assert_eq!(step(&world, 1)["message"], "1 pod(s) left; on their way out: shop/web-2");
+    assert_eq!(world.step(1)["message"], "1 pod(s) left; on their way out: shop/web-2");
     world.api.remove("pods", "web-2");
-    world.until("told", || step(&world, 2)["action"] == "Notify").await;
+    world.until("told", || world.step(2)["action"] == "Notify").await;
     assert_eq!(
-        (&step(&world, 1)["state"], &step(&world, 1)["message"]),
+        (&world.step(1)["state"], &world.step(1)["message"]),
         (&json!("Succeeded"), &json!("drained: no pod is left that was to go"))
     );
     for left in ["set", "static", "over", "elsewhere"] {
@@ -98,28 +94,25 @@ async fn a_budget_is_asked_again_and_again_and_named() {
         pod(&world, name, |_| {});
     }
     budget(&world, 1);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("under way", || step(&world, 1)["state"] == "Started").await;
-    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    world.until("under way", || world.step(1)["state"] == "Started").await;
+    let said = world.step(1)["message"].as_str().unwrap().to_owned();
     let no = "(The disruption budget web needs 1 healthy pods and has 1 currently)";
     assert!(said.starts_with("3 pod(s) left; not evicted: shop/web-") && said.matches(no).count() == 2, "{said}");
     assert_eq!(said.matches("on their way out: shop/web-").count(), 1, "{said}");
     budget(&world, 1);
-    world
-        .until("one more has gone", || step(&world, 1)["message"].as_str().unwrap().starts_with("1 pod(s) left"))
-        .await;
+    world.until("one more has gone", || world.step(1)["message"].as_str().unwrap().starts_with("1 pod(s) left")).await;
     let before = evictions(&world).len();
     sleep(Duration::from_mins(1)).await;
     let asked = evictions(&world).len() - before;
     assert!((4..=8).contains(&asked), "asked again every ten seconds or so: {asked}");
-    world.until("told", || step(&world, 2)["action"] == "Notify").await;
-    let done = step(&world, 1);
+    world.until("told", || world.step(2)["action"] == "Notify").await;
+    let done = world.step(1);
     assert_eq!(done["state"], "TimedOut");
     let message = done["message"].as_str().unwrap();
     assert!(message.starts_with("not done within 300s: 1 pod(s) left; not evicted: shop/web-"), "{message}");
     assert_eq!(world.api.list("pods").len(), 1, "never past a budget");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,12 +136,12 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
             }))
         })
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("told", || step(&world, 2)["action"] == "Notify").await;
+    world.until("told", || world.step(2)["action"] == "Notify").await;
     assert_eq!(evictions(&world), ["create pods/eviction/web-1"]);
     assert_eq!(world.api.get("pods", "web-1").unwrap()["metadata"]["uid"], "next");
-    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    let said = world.step(1)["message"].as_str().unwrap().to_owned();
     for part in [
         "3 pod(s) left",
         "shop/bare (no controller makes it again (drain.force))",
@@ -157,7 +150,6 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,35 +157,30 @@ async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
     let world = world(&json!({}), "10m");
     world.api.deny(&[("create", "pods/eviction")]);
     pod(&world, "web-1", |_| {});
-    let replica = world.controller("a");
-    let valid = || {
-        let policy = world.api.get("remediationpolicies", "hung").unwrap_or_default();
-        let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default()
-    };
+    let _replica = world.controller("a");
+    let valid = || world.ready_of("hung");
     world.until("known to be lacking", || valid()["status"] == "False").await;
     assert!(valid()["message"].as_str().unwrap().contains("may not create pods/eviction"), "{}", valid());
     world.set_sick("w1", true);
-    world.until("told", || step(&world, 2)["action"] == "Notify").await;
-    assert!(step(&world, 1)["message"].as_str().unwrap().starts_with("skipped: the controller may not evict"));
+    world.until("told", || world.step(2)["action"] == "Notify").await;
+    assert!(world.step(1)["message"].as_str().unwrap().starts_with("skipped: the controller may not evict"));
     assert!(evictions(&world).is_empty());
     world.api.deny(&[]);
     world.until("valid", || valid()["status"] == "True").await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn as_long_as_nobody_knows_of_the_right_nothing_is_begun() {
     let world = world(&json!({}), "10m");
     world.api.hook(|call| (call.target.plural == "selfsubjectaccessreviews").then_some(Fault::Code(500)));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    let blocked = || world.status("w1")["remediation"]["blocked"].to_string();
-    world.until("blocked", || blocked().contains("not known yet whether the controller may evict pods")).await;
+    world
+        .until("blocked", || world.blocked("w1").contains("not known yet whether the controller may evict pods"))
+        .await;
     assert!(world.api.list("noderemediations").is_empty());
     world.api.unhook();
-    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
-    replica.crash().await;
+    world.until("drained", || world.step(1)["state"] == "Succeeded").await;
 }
 
 /// A drain under way of pods that no eviction may end.
@@ -205,19 +192,8 @@ async fn held_by_a_budget(pods: &[&str]) -> (World, Replica) {
     budget(&world, 0);
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    world.until("under way", || world.step(1)["state"] == "Started").await;
     (world, replica)
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_uncordon_between_two_rounds_stops_it() {
-    let (world, replica) = held_by_a_budget(&["web-1"]).await;
-    world.api.change("nodes", "w1", |node| node["spec"]["unschedulable"] = Value::Null);
-    let before = evictions(&world).len();
-    world.until("stopped", || world.phases() == ["Cancelled"]).await;
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), before);
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,14 +210,13 @@ async fn a_server_that_gives_no_answer_ends_the_round_and_not_the_drain() {
             Fault::Stall
         })
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("one round is over", || step(&world, 1)["state"] == "Started").await;
+    world.until("one round is over", || world.step(1)["state"] == "Started").await;
     assert_eq!(evictions(&world).len(), 1, "nobody is asked further");
-    assert_eq!(step(&world, 1)["message"], "10 pod(s) left; 10 to be evicted next (the API server gave no answer)");
-    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
+    assert_eq!(world.step(1)["message"], "10 pod(s) left; 10 to be evicted next (the API server gave no answer)");
+    world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert!(world.api.list("pods").is_empty());
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,9 +229,9 @@ async fn a_crash_after_any_write_drains_all_the_same() {
         world.set_sick("w1", true);
         world
     };
-    let is_told = |world: &World| step(world, 2)["state"] == "Succeeded";
+    let is_told = |world: &World| world.step(2)["state"] == "Succeeded";
     let deaths = die_at_each_write(make, is_told, async |world, writes| {
-        let drained = step(world, 1)["state"].clone();
+        let drained = world.step(1)["state"].clone();
         assert_eq!((drained, world.api.list("pods").len()), (json!("Succeeded"), 0), "a death at write {writes}");
         world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
     });
@@ -278,33 +253,28 @@ async fn no_pod_is_ended_without_any_time_and_none_gets_less_than_its_own() {
     let world = world(&json!({}), "10m");
     pod(&world, "none", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(0));
     pod(&world, "long", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(600));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
+    world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert_eq!(options(&world, "none"), json!({"gracePeriodSeconds": 1, "preconditions": {"uid": "uid-none"}}));
     assert_eq!(options(&world, "long"), json!({"preconditions": {"uid": "uid-long"}}));
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
-    let (world, replica) = held_by_a_budget(&["web-1", "web-2"]).await;
+    let (world, _replica) = held_by_a_budget(&["web-1", "web-2"]).await;
     // Not when it is asked for the next time, in five minutes.
     world.api.deny(&[("create", "pods/eviction")]);
     sleep(Duration::from_secs(45)).await;
-    let policy = world.api.get("remediationpolicies", "hung").unwrap();
-    let conditions = policy["status"]["conditions"].as_array().cloned().unwrap();
-    let valid = conditions.into_iter().find(|one| one["type"] == "Ready").unwrap();
-    assert_eq!(valid["status"], "False", "{valid}");
-    let blocked = world.status("w1")["remediation"]["blocked"].to_string();
+    assert_eq!(world.ready_of("hung")["status"], "False");
+    let blocked = world.blocked("w1");
     assert!(blocked.contains("may not evict pods"), "{blocked}");
     let before = evictions(&world).len();
     sleep(Duration::from_mins(1)).await;
     assert_eq!(evictions(&world).len(), before, "and no further pod is tried");
     world.api.deny(&[]);
     budget(&world, 2);
-    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
-    replica.crash().await;
+    world.until("drained", || world.step(1)["state"] == "Succeeded").await;
 }
 
 /// What changes between the decision and the last check stops the round.
@@ -321,14 +291,13 @@ async fn no_further_round_after(world: &World, change: fn(&FakeApi)) {
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_is_another_s_right_before_the_evictions_stops_the_round() {
-    let (world, replica) = held_by_a_budget(&["web-1"]).await;
+    let (world, _replica) = held_by_a_budget(&["web-1"]).await;
     no_further_round_after(&world, |api| {
         api.change("nodes", "w1", |node| {
             node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!("another");
         });
     })
     .await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,7 +309,7 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
     pod(&world, "web-1", |_| {});
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
+    world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert_eq!(evictions(&world), ["create pods/eviction/web-1"]);
     replica.crash().await;
 
@@ -348,10 +317,10 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
     for i in 0..2_001 {
         pod(&world, &format!("web-{i}"), |_| {});
     }
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("told", || step(&world, 2)["action"] == "Notify").await;
-    let failed = step(&world, 1);
+    world.until("told", || world.step(2)["action"] == "Notify").await;
+    let failed = world.step(1);
     assert_eq!(failed["state"], "Refused");
     let said = failed["message"].as_str().unwrap();
     assert!(said.contains("expected at most 2000, found more; see who binds pods to it"), "{said}");
@@ -367,28 +336,25 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
         "{}",
         lists.len()
     );
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_bound_after_the_first_quiet_check_is_evicted_too() {
     let world = world(&json!({}), "10m");
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("looked once", || step(&world, 1)["rounds"]["empty"] == 1).await;
+    world.until("looked once", || world.step(1)["rounds"]["empty"] == 1).await;
     pod(&world, "late", |_| {});
-    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
+    world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert_eq!(evictions(&world), ["create pods/eviction/late"]);
-    assert_eq!(step(&world, 1)["rounds"]["empty"], 2);
-    replica.crash().await;
+    assert_eq!(world.step(1)["rounds"]["empty"], 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_of_which_the_last_check_says_that_it_cannot_end_pods_is_spared() {
-    let (world, replica) = held_by_a_budget(&["web-1"]).await;
+    let (world, _replica) = held_by_a_budget(&["web-1"]).await;
     no_further_round_after(&world, |api| {
         api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));
     })
     .await;
-    replica.crash().await;
 }

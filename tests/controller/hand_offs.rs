@@ -19,16 +19,12 @@ fn steps(timeout: &str) -> Value {
 
 /// Three nodes, a remediator that is installed, and a policy that hands nodes to it.
 fn world(timeout: &str) -> World {
-    let world = World::new(3);
+    let world = World::probing(3, &steps(timeout));
     world.api.serve_kind(GROUP, "SelfNodeRemediation", OBJECTS);
     world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
     world.api.put(json!({"apiVersion": GROUP, "kind": "SelfNodeRemediationTemplate",
         "metadata": {"name": "automatic", "namespace": "medik8s"},
         "spec": {"template": {"spec": {"remediationStrategy": "Automatic"}}}}));
-    world.policy("hung", "Enforce", &steps(timeout));
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
 }
 
@@ -36,10 +32,6 @@ fn says(world: &World, conditions: &[(&str, &str)]) {
     let of = |(kind, status): &(&str, &str)| json!({"type": kind, "status": status, "reason": "R", "message": "said"});
     let conditions: Vec<Value> = conditions.iter().map(of).collect();
     world.api.change(OBJECTS, "w1", |object| object["status"] = json!({"conditions": conditions}));
-}
-
-fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 fn created(world: &World) -> usize {
@@ -60,14 +52,14 @@ async fn a_node_is_handed_off_and_comes_back_well() {
     assert_eq!((&owner["uid"], &owner["controller"]), (&remediation["metadata"]["uid"], &Value::Null));
     assert_eq!(object["metadata"]["annotations"]["remediation.medik8s.io/node-name"], "w1");
     let operation = &object["metadata"]["annotations"]["runtimehealth.io/operation"];
-    world.until("recorded", || step(&world)["state"] == "Started").await;
-    assert_eq!(*operation, step(&world)["operationId"]);
+    world.until("recorded", || world.step(0)["state"] == "Started").await;
+    assert_eq!(*operation, world.step(0)["operationId"]);
 
     says(&world, &[("Processing", "True")]);
     sleep(Duration::from_mins(2)).await;
-    assert_eq!(step(&world)["state"], "Started");
+    assert_eq!(world.step(0)["state"], "Started");
     says(&world, &[("Processing", "False"), ("Succeeded", "True")]);
-    world.until("done", || step(&world)["state"] == "Verifying").await;
+    world.until("done", || world.step(0)["state"] == "Verifying").await;
     sleep(Duration::from_mins(1)).await;
     assert_eq!(world.phases(), ["Verifying"], "the probe's look decides, not the remediator's word");
     world.set_sick("w1", false);
@@ -88,10 +80,10 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
     let mut asks = steps("30m");
     asks[0]["approval"] = json!("Manual");
     world.policy("hung", "Enforce", &asks);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
-    assert!(step(&world)["templateVersion"].is_string(), "{}", step(&world));
+    assert!(world.step(0)["templateVersion"].is_string(), "{}", world.step(0));
     let mut armed = true;
     world.api.hook(move |call| {
         let is_read = call.verb == "get" && call.target.plural == TEMPLATES && std::mem::take(&mut armed);
@@ -105,30 +97,28 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
     });
     let (name, operation) = {
         let remediation = world.api.list("noderemediations").remove(0);
-        (remediation["metadata"]["name"].as_str().unwrap().to_owned(), step(&world)["operationId"].clone())
+        (remediation["metadata"]["name"].as_str().unwrap().to_owned(), world.step(0)["operationId"].clone())
     };
     let approval = json!({"approvedBy": "ann", "operationId": operation});
     world.api.change("noderemediations", &name, |remediation| remediation["spec"]["approval"] = approval);
-    world.until("tried", || step(&world)["state"] == "Failed").await;
-    let failed = step(&world);
+    world.until("tried", || world.step(0)["state"] == "Failed").await;
+    let failed = world.step(0);
     assert!(failed["message"].as_str().unwrap().contains("has changed since ann was asked"), "{failed}");
     world.until("asked anew", || world.phases() == ["AwaitingApproval"]).await;
     assert_eq!(created(&world), 0);
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_remediator_that_fails_is_quoted() {
     let world = world("30m");
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     says(&world, &[("Processing", "False"), ("Succeeded", "False")]);
     world.until("ended", || world.phases() == ["Failed"]).await;
-    assert_eq!(step(&world)["state"], "Failed");
-    assert!(step(&world)["message"].as_str().unwrap().contains("Succeeded=False R: said"), "{}", step(&world));
+    assert_eq!(world.step(0)["state"], "Failed");
+    assert!(world.step(0)["message"].as_str().unwrap().contains("Succeeded=False R: said"), "{}", world.step(0));
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,27 +127,26 @@ async fn an_object_of_somebody_else_is_left_to_them() {
     world.api.put(json!({"apiVersion": GROUP, "kind": "SelfNodeRemediation",
         "metadata": {"name": "w1", "namespace": "medik8s",
             "ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "workers", "uid": "u"}]}}));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("ended", || world.phases() == ["Failed"]).await;
-    let refused = step(&world);
+    let refused = world.step(0);
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
     assert!(refused["message"].as_str().unwrap().contains("of NodeHealthCheck workers: somebody else"), "{refused}");
     sleep(Duration::from_mins(1)).await;
     assert!(world.api.get(OBJECTS, "w1").is_some());
     let writes = world.api.writes();
     assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{writes:#?}");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_remediator_is_told_that_its_time_is_over() {
     let world = world("5m");
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     sleep(Duration::from_mins(4)).await;
-    assert_eq!(step(&world)["state"], "Started");
+    assert_eq!(world.step(0)["state"], "Started");
     // The first try is lost on the way.
     let mut lost = false;
     world.api.hook(move |call| {
@@ -172,9 +161,8 @@ async fn a_remediator_is_told_that_its_time_is_over() {
     assert_eq!(told.len(), 2, "once more after it was lost");
     let at: jiff::Timestamp = told[1]["remediation.medik8s.io/nhc-timed-out"].as_str().unwrap().parse().unwrap();
     assert!(at <= world.wall() && told[0] == told[1]);
-    assert_eq!(step(&world)["state"], "TimedOut");
-    assert!(step(&world)["message"].as_str().unwrap().contains("not resolved within 300s"), "{}", step(&world));
-    replica.crash().await;
+    assert_eq!(world.step(0)["state"], "TimedOut");
+    assert!(world.step(0)["message"].as_str().unwrap().contains("not resolved within 300s"), "{}", world.step(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,25 +209,16 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
         Some(Fault::Late(Duration::from_millis(late)))
     });
     world.set_sick("w1", true);
-    world.until("reserved", || step(&world)["state"] == "Scheduled").await;
+    world.until("reserved", || world.step(0)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
     let checks = world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == TEMPLATES).count();
     assert!(checks > 0, "it came as far as its last look");
     assert_eq!(created(&world), 0, "an object was made after the term's end");
     replica.crash().await;
     world.api.unhook();
-    let next = world.controller("b");
+    let _next = world.controller("b");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     assert_eq!(created(&world), 1);
-    next.crash().await;
-}
-
-fn valid(world: &World, policy: &str) -> (String, String) {
-    let policy = world.api.get("remediationpolicies", policy).unwrap_or_default();
-    let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let valid = conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default();
-    let text = |key: &str| valid[key].as_str().unwrap_or_default().to_owned();
-    (text("status"), text("message"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,9 +226,10 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     let world = world("30m");
     world.api.deny(&[("create", OBJECTS), ("get", TEMPLATES)]);
     world.policy("other", "DryRun", &json!([{"action": "Notify"}]));
-    let replica = world.controller("a");
-    world.until("known to be invalid", || valid(&world, "hung").0 == "False").await;
-    let message = valid(&world, "hung").1;
+    let _replica = world.controller("a");
+    world.until("known to be invalid", || world.ready_of("hung")["status"] == "False").await;
+    let ready = world.ready_of("hung");
+    let message = ready["message"].as_str().unwrap();
     for part in [
         "may not create selfnoderemediations.self-node-remediation.medik8s.io in namespace medik8s",
         "may not get selfnoderemediationtemplates.",
@@ -257,7 +237,7 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     ] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    assert_eq!(valid(&world, "other").0, "True");
+    assert_eq!(world.ready_of("other")["status"], "True");
     world.set_sick("w2", true);
     // It keeps nobody from being told.
     let done = || {
@@ -272,11 +252,10 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     sleep(Duration::from_mins(3)).await;
     assert!(world.api.list(OBJECTS).is_empty());
     world.api.deny(&[]);
-    world.until("valid", || valid(&world, "hung").0 == "True").await;
+    world.until("valid", || world.ready_of("hung")["status"] == "True").await;
     world.set_sick("w2", false);
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,17 +267,16 @@ async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answ
     let is_review = |call: &crate::fake_api::Call| call.target.plural == "selfsubjectaccessreviews";
     world.api.hook(move |call| is_review(call).then_some(Fault::Code(500)));
     let replica = world.controller("a");
-    world.until("known to be invalid", || valid(&world, "hung").0 == "False").await;
-    assert!(valid(&world, "hung").1.contains("expected a kind SelfNodeRemediation"), "{:?}", valid(&world, "hung"));
+    world.until("known to be invalid", || world.ready_of("hung")["status"] == "False").await;
+    let ready = world.ready_of("hung").to_string();
+    assert!(ready.contains("expected a kind SelfNodeRemediation"), "{ready}");
     replica.crash().await;
     // It is there now, and nobody says what may be done.
     world.api.serve_kind(GROUP, "SelfNodeRemediation", OBJECTS);
     world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
-    let replica = world.controller("b");
+    let _replica = world.controller("b");
     world.set_sick("w2", true);
     world.probe("w2");
-    let blocked = || world.api.get("noderuntimehealths", "w2").unwrap()["status"]["remediation"]["blocked"].to_string();
-    world.until("blocked", || blocked().contains("it is not proven that the controller may create")).await;
+    world.until("blocked", || world.blocked("w2").contains("it is not proven that the controller may create")).await;
     assert!(world.api.list(OBJECTS).is_empty());
-    replica.crash().await;
 }

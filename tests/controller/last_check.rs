@@ -31,14 +31,13 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
         world.api.hook(move |call| {
             is_last_check(call).then(|| Fault::Meanwhile(Box::new(move |api| api.change(plural, name, no))))
         });
-        let replica = world.controller("a");
+        let _replica = world.controller("a");
         world.set_sick("w1", true);
         let has_checked = || world.api.calls().iter().any(is_last_check);
         world.until("it was looked at once more", has_checked).await;
         assert_eq!(world.phases().len(), 1, "it was decided on");
         sleep(Duration::from_mins(10)).await;
         assert!(world.api.list("jobs").is_empty(), "{plural}: {:#?}", world.api.acts());
-        replica.crash().await;
     }
 }
 
@@ -52,7 +51,7 @@ async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
             Fault::Meanwhile(Box::new(|api| drop(api.put(config(&json!({"suspend": true, "suspendedBy": "ann"}))))))
         })
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("it was looked at once more", || world.api.calls().iter().any(is_last_check)).await;
     world.api.unhook();
@@ -63,8 +62,7 @@ async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     let told = || world.api.get("remediationconfigs", "cluster").unwrap()["status"].clone();
     let ready = |status: &Value| (status["conditions"][0]["status"].clone(), status["conditions"][0]["reason"].clone());
     assert_eq!((ready(&told()), &told()["activeRemediations"]), ((json!("True"), json!("Suspended")), &json!(0)));
-    let health = || world.api.get("noderuntimehealths", "w1").unwrap();
-    let blocked = health()["status"]["remediation"]["blocked"].to_string();
+    let blocked = world.blocked("w1");
     assert!(
         blocked.contains("Suspended: remediation is suspended in the whole cluster") && blocked.contains("by ann"),
         "{blocked}"
@@ -80,7 +78,6 @@ async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
         .map(|event| &event["reason"])
         .collect();
     assert_eq!(of_config, ["Suspended", "Resumed"], "{events:#?}");
-    replica.crash().await;
 }
 
 fn config(spec: &Value) -> Value {

@@ -14,7 +14,10 @@ const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
 
 /// Three nodes of Cluster API, Metal3, and a policy that hands nodes to it. Machine `m-1` is that of node `w1`.
 fn world() -> World {
-    let world = World::new(3);
+    let template =
+        json!({"apiVersion": GROUP, "kind": "Metal3RemediationTemplate", "name": "reboot", "namespace": "metal"});
+    let steps = json!([{"action": "HandOff", "timeout": "30m", "handOff": {"remediationTemplate": template}}, {"action": "Notify"}]);
+    let world = World::probing(3, &steps);
     world.api.serve_kind(GROUP, "Metal3Remediation", OBJECTS);
     world.api.serve_kind(GROUP, "Metal3RemediationTemplate", "metal3remediationtemplates");
     world.api.serve_kind(MACHINES, "Machine", "machines");
@@ -24,13 +27,6 @@ fn world() -> World {
     world.api.put(json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": "m-1", "namespace": "metal"},
         "spec": {"providerID": "metal3://metal/m-1"}, "status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": "w1"}}}));
     names(&world, "m-1", "metal");
-    let template =
-        json!({"apiVersion": GROUP, "kind": "Metal3RemediationTemplate", "name": "reboot", "namespace": "metal"});
-    let steps = json!([{"action": "HandOff", "timeout": "30m", "handOff": {"remediationTemplate": template}}, {"action": "Notify"}]);
-    world.policy("hung", "Enforce", &steps);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
 }
 
@@ -45,10 +41,6 @@ fn names(world: &World, machine: &str, namespace: &str) {
 
 fn is_in(world: &World, phase: &str) {
     world.api.change(OBJECTS, "w1", |object| object["status"] = json!({"phase": phase}));
-}
-
-fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,7 +65,7 @@ async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where
     for phase in ["Running", "Waiting"] {
         is_in(&world, phase);
         sleep(Duration::from_mins(1)).await;
-        assert_eq!(step(&world)["state"], "Started", "{phase} says nothing of the end");
+        assert_eq!(world.step(0)["state"], "Started", "{phase} says nothing of the end");
     }
     world.set_sick("w1", false);
     world.until("healed", || world.phases() == ["Succeeded"]).await;
@@ -84,15 +76,14 @@ async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where
 #[tokio::test(start_paused = true)]
 async fn the_phase_failed_ends_the_step() {
     let world = world();
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     is_in(&world, "Failed");
     world.until("ended", || world.phases() == ["Failed"]).await;
-    assert_eq!(step(&world)["state"], "Failed");
-    assert!(step(&world)["message"].as_str().unwrap().contains("has failed: phase Failed"), "{}", step(&world));
+    assert_eq!(world.step(0)["state"], "Failed");
+    assert!(world.step(0)["message"].as_str().unwrap().contains("has failed: phase Failed"), "{}", world.step(0));
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,40 +119,30 @@ async fn without_a_machine_that_names_the_node_in_turn_nothing_is_made() {
     for (change, why) in cases {
         let world = world();
         change(&world);
-        let replica = world.controller("a");
+        let _replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("people are told", || world.phases() == ["Failed"]).await;
-        assert_eq!(step(&world)["state"], "Failed", "{why}");
-        let message = step(&world)["message"].as_str().unwrap().to_owned();
+        assert_eq!(world.step(0)["state"], "Failed", "{why}");
+        let message = world.step(0)["message"].as_str().unwrap().to_owned();
         assert!(message.contains(why) && message.contains("nothing was made"), "{why}: {message}");
         let writes = world.api.writes();
         assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{why}: {writes:#?}");
-        replica.crash().await;
     }
-}
-
-fn valid(world: &World) -> (String, String) {
-    let policy = world.api.get("remediationpolicies", "hung").unwrap_or_default();
-    let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let valid = conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default();
-    let text = |key: &str| valid[key].as_str().unwrap_or_default().to_owned();
-    (text("status"), text("message"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_is_invalid_as_long_as_machines_may_not_be_read() {
     let world = world();
     world.api.deny(&[("get", "machines")]);
-    let replica = world.controller("a");
-    world.until("known to be invalid", || valid(&world).0 == "False").await;
-    let message = valid(&world).1;
-    assert!(message.contains("may not get machines.cluster.x-k8s.io in namespace metal"), "{message}");
+    let _replica = world.controller("a");
+    world.until("known to be invalid", || world.ready_of("hung")["status"] == "False").await;
+    let ready = world.ready_of("hung").to_string();
+    assert!(ready.contains("may not get machines.cluster.x-k8s.io in namespace metal"), "{ready}");
     world.set_sick("w1", true);
     sleep(Duration::from_mins(3)).await;
     assert!(world.api.list(OBJECTS).is_empty());
     world.api.deny(&[]);
-    world.until("valid", || valid(&world).0 == "True").await;
-    replica.crash().await;
+    world.until("valid", || world.ready_of("hung")["status"] == "True").await;
 }
 
 /// It belongs to a Machine too, so nothing takes it away with the remediation that has made it.
@@ -173,15 +154,14 @@ async fn what_a_remediation_that_is_gone_has_left_behind_is_deleted_before_the_n
             "annotations": {"runtimehealth.io/remediation": remediation, "runtimehealth.io/operation": "op-of-before"}}})
     };
     let old = world.api.put(left("w1-gone"))["metadata"]["uid"].clone();
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("handed off", || step(&world)["state"] == "Started").await;
+    world.until("handed off", || world.step(0)["state"] == "Started").await;
     let object = world.api.get(OBJECTS, "w1").unwrap();
     assert_ne!(object["metadata"]["uid"], old, "another object");
-    assert_eq!(object["metadata"]["annotations"]["runtimehealth.io/operation"], step(&world)["operationId"]);
+    assert_eq!(object["metadata"]["annotations"]["runtimehealth.io/operation"], world.step(0)["operationId"]);
     world.set_sick("w1", false);
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-    replica.crash().await;
 }
 
 /// Of a remediation that nobody has removed yet it is that one's to take back.
@@ -194,9 +174,8 @@ async fn what_a_remediation_that_is_there_has_made_is_left_alone() {
     let object = json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
         "annotations": {"runtimehealth.io/remediation": "w2-open", "runtimehealth.io/operation": "op-of-before"}}});
     let uid = world.api.put(object)["metadata"]["uid"].clone();
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("refused", || world.phases().iter().any(|phase| phase == "Failed")).await;
     assert_eq!(world.api.get(OBJECTS, "w1").unwrap()["metadata"]["uid"], uid);
-    replica.crash().await;
 }

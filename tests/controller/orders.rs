@@ -12,12 +12,10 @@ use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_meets_another_write_is_given_at_once_after_another_check() {
-    let world = World::new(1);
+    let world = World::probing(1, &World::release());
     let lasts = command(&world, "w1", &json!({"checkSequence": 7}));
-    world.policy("hung", "Enforce", &World::release());
     world.kubelets();
-    let replica = world.controller("a");
-    world.probe("w1");
+    let _replica = world.controller("a");
     // Such a kubelet starts no Job.
     block(&world).await;
 
@@ -49,7 +47,6 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_check(
     assert!(tries.iter().all(|at| at.duration_since(*first) < Duration::from_millis(100)), "{tries:?}");
     assert!(*checked.lock().unwrap() >= 3, "each time on what was read right before");
     sleep(Duration::from_secs(1)).await;
-    replica.crash().await;
 }
 
 /// A NodeCommand that is there already, owned by the node's Node.
@@ -66,10 +63,8 @@ fn owned_command(world: &World, node: &str, owner: &Value, spec: &Value) -> Valu
 
 /// A node whose kubelet starts no Job, so that its probe is ordered.
 async fn blocked() -> World {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(1, &World::release());
     let replica = world.controller("to-begin");
-    world.probe("w1");
     block(&world).await;
     replica.stop().await.unwrap();
     world
@@ -88,7 +83,7 @@ async fn block(world: &World) {
 async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
     let world = blocked().await;
     assert!(world.api.list("nodecommands").is_empty(), "nothing was needed yet");
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
@@ -99,21 +94,19 @@ async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
         world.api.calls().into_iter().filter(|call| call.is_write() && call.target.plural == "noderuntimehealths");
     let told: Vec<Value> = writes.map(|call| call.body["status"].clone()).collect();
     assert!(told.iter().all(|status| status["command"].is_null() && status["remediation"]["checkSequence"].is_null()));
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_one_is_ordered() {
     let world = blocked().await;
     let old = owned_command(&world, "w1", &json!("of-another"), &json!({"checkSequence": 9}));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
     assert_ne!(made["metadata"]["uid"], old["metadata"]["uid"]);
     let node = world.api.get("nodes", "w1").unwrap();
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], node["metadata"]["uid"]);
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,29 +114,26 @@ async fn nothing_is_done_before_it_is_known_which_orders_stand() {
     let world = blocked().await;
     world.api.forget_calls();
     world.api.hook(|call| (call.verb == "list" && call.target.plural == "nodecommands").then_some(Fault::Code(403)));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     sleep(Duration::from_mins(3)).await;
     assert!(world.order("w1").is_null() && world.api.list("noderemediations").is_empty(), "{:?}", world.api.writes());
     world.api.unhook();
     world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed_it() {
     let world = blocked().await;
     command(&world, "w1", &json!({"command": {"action": "OfAnotherVersion"}}));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
-    let blocked = || world.status("w1")["remediation"]["blocked"].to_string();
-    world.until("it is told", || blocked().contains("NodeCommand w1 cannot be read")).await;
+    world.until("it is told", || world.blocked("w1").contains("NodeCommand w1 cannot be read")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
     assert_eq!(world.order("w1")["action"], "OfAnotherVersion");
     world.api.remove("nodecommands", "w1");
     world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
-    replica.crash().await;
 }
 
 /// Kubelets that shut their nodes down: they fail each of our pods before any of its containers.
@@ -170,12 +160,10 @@ fn refuse_pods(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anything_harsher() {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release_then_kill());
+    let world = World::probing(1, &World::release_then_kill());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
     refuse_pods(&world);
-    let replica = world.controller("a");
-    world.probe("w1");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
@@ -197,21 +185,14 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     );
     let why = steps[0]["executorReason"].as_str().unwrap();
     assert!(why.starts_with("Job: ") && why.contains("; then Probe: the kubelet refused the Job's pod"), "{why}");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made_for_the_same_operation() {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(1, &World::release());
     world.kubelets();
-    let replica = world.controller("a");
-    world.probe("w1");
-    let status = || world.status("w1");
-    world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
-    sleep(Duration::from_mins(4)).await;
-    world.restart_kubelet("w1");
-    world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    let _replica = world.controller("a");
+    block(&world).await;
     world.set_sick("w1", true);
     world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let operation = world.order("w1")["operationId"].clone();
@@ -236,13 +217,12 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
         why.starts_with("Probe: ") && why.contains("; then Job: the probe has not answered the command within 75s"),
         "{why}"
     );
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_person_asks_for_is_passed_on_at_once_and_again_only_under_another_name() {
     let world = World::healthy();
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("it has reported", || world.status("w1")["summary"]["health"] == "Healthy").await;
     sleep(Duration::from_mins(2)).await;
     let ask = |name: &str| {
@@ -265,14 +245,13 @@ async fn what_a_person_asks_for_is_passed_on_at_once_and_again_only_under_anothe
     ask("\u{1b}[2J");
     sleep(Duration::from_mins(6)).await;
     assert_eq!(writes(), 2);
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
     let world = World::new(1);
     world.policy("hung", "Enforce", &World::release());
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("its object is there", || world.api.get("noderuntimehealths", "w1").is_some()).await;
     let (mut answered, mut asked) = (None, Vec::new());
     let began = Instant::now();
@@ -296,5 +275,4 @@ async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
     assert!(asked.len() >= 10, "it is asked: {asked:?}");
     assert!(asked.len() <= 30, "ever more slowly: {asked:?}");
     assert!(asked.windows(2).skip(8).all(|pair| pair[1] - pair[0] >= 35), "{asked:?}");
-    replica.crash().await;
 }

@@ -211,7 +211,6 @@ impl Watch {
                 self.check()?;
             }
         }
-        leader.crash().await;
         Ok(())
     }
 }

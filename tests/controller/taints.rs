@@ -5,19 +5,14 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::fake_api::Fault;
-use crate::fake_api::world::World;
+use crate::fake_api::world::{World, die_at_each_write};
 
 const OURS: &str = "runtimehealth.io/unhealthy";
 
 fn world() -> World {
-    let world = World::new(3);
     let taint = json!({"action": "Taint", "taint": {"effect": "PreferNoSchedule"}});
     let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}});
-    world.policy("hung", "Enforce", &json!([taint, release, {"action": "Notify"}]));
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
-    world
+    World::probing(3, &json!([taint, release, {"action": "Notify"}]))
 }
 
 fn taints(world: &World) -> Vec<Value> {
@@ -40,7 +35,7 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     let world = world();
     let theirs = json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule"});
     world.api.change("nodes", "w1", |node| node["spec"]["taints"] = json!([theirs]));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("tainted", || taints(&world).len() == 2).await;
     assert_eq!(taints(&world), [theirs.clone(), json!({"key": OURS, "effect": "PreferNoSchedule"})]);
@@ -55,7 +50,6 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
     world.until("taken off", || mark(&world).is_null()).await;
     assert_eq!(taints(&world), [theirs, later, mine]);
-    replica.crash().await;
 }
 
 /// What another tool writes between our check and our write: the write is refused, and made anew on what stands there then.
@@ -86,7 +80,7 @@ async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
             });
         })))
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("tainted", || !mark(&world).is_null()).await;
     assert_eq!(taints(&world).len(), 2, "{:?}", taints(&world));
@@ -95,14 +89,13 @@ async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
     assert_eq!(*tools.lock().unwrap(), ["karpenter.sh/early", "karpenter.sh/late"]);
     let keys: Vec<Value> = taints(&world).into_iter().map(|mut taint| taint["key"].take()).collect();
     assert_eq!(keys, ["karpenter.sh/early", "karpenter.sh/late"]);
-    replica.crash().await;
 }
 
 /// Without the mark it is nobody's here any more: it stays, and people are told.
 #[tokio::test(start_paused = true)]
 async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
     let world = world();
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("tainted", || !mark(&world).is_null()).await;
     world.api.change("nodes", "w1", |node| {
@@ -118,28 +111,6 @@ async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
     world.until("told", || told().is_some()).await;
     assert_eq!(told(), Some((json!("ActionNotExecuted"), json!("Warning"))));
     assert_eq!(taints(&world), [json!({"key": OURS, "effect": "PreferNoSchedule"})]);
-    replica.crash().await;
-}
-
-/// A tool has put the annotations of the old Node on the new one.
-#[tokio::test(start_paused = true)]
-async fn a_mark_on_a_new_machine_is_swept_and_its_remediation_is_left_as_it_is() {
-    let world = world();
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("tainted", || !mark(&world).is_null()).await;
-    let (name, old) = (remediation_name(&world), mark(&world));
-    world.set_sick("w1", false);
-    world.until("taken off", || mark(&world).is_null()).await;
-    world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
-    let before = world.api.get("noderemediations", &name).unwrap()["status"].clone();
-    world.api.change("nodes", "w1", |node| {
-        node["metadata"]["uid"] = json!("another-machine");
-        node["metadata"]["annotations"]["runtimehealth.io/tainted-by"] = old;
-    });
-    world.until("swept", || mark(&world).is_null()).await;
-    assert_eq!(world.api.get("noderemediations", &name).unwrap()["status"], before);
-    replica.crash().await;
 }
 
 /// The write that marks the node landed and its answer was lost; before it is repeated, a person takes the taint off, or uncordons.
@@ -157,7 +128,7 @@ async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
             *count += usize::from(is_it);
             (is_it && *count == 1).then_some(Fault::DoneButSilent)
         });
-        let replica = world.controller("a");
+        let _replica = world.controller("a");
         world.set_sick("w1", true);
         let spec = || world.api.get("nodes", "w1").unwrap_or_default()["spec"].clone();
         world.until("marked", || !spec()[field].is_null()).await;
@@ -169,38 +140,21 @@ async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
         assert!(spec()[field].is_null() || spec()[field] == json!([]), "{action}: {}", spec());
         let said = world.api.list("noderemediations")[0]["status"]["message"].clone();
         assert!(said.as_str().is_some_and(|said| said.contains("a person ")), "{action}: {said}");
-        replica.crash().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_strands_no_taint() {
-    let mut points = 0;
-    for writes in 0..40 {
+    let make = || {
         let world = world();
-        let was_cut = world.cut_off_after(writes);
-        let first = world.controller("a");
+        world.kubelets();
         world.set_sick("w1", true);
-        tokio::time::sleep(std::time::Duration::from_secs(90)).await;
-        first.crash().await;
-        world.api.unhook();
-        let is_end = !was_cut();
-        let second = world.controller("b");
-        world.set_sick("w1", false);
         world
-            .until("at its end", || {
-                let phases = world.phases();
-                phases.iter().all(|phase| ["Succeeded", "Cancelled", "Failed"].contains(&phase.as_str()))
-                    && mark(&world).is_null()
-            })
-            .await;
-        assert!(taints(&world).is_empty(), "cut off after {writes} writes");
-        second.crash().await;
-        if is_end {
-            break;
-        }
-        points += 1;
-    }
-    println!("{points} points at which the leader died");
-    assert!(points >= 6, "{points}");
+    };
+    let is_done = |world: &World| world.phases() == ["Succeeded"] && mark(world).is_null();
+    let deaths = die_at_each_write(make, is_done, async |world, writes| {
+        assert!(taints(world).is_empty(), "a death at write {writes}");
+    });
+    let deaths = deaths.await;
+    assert!(deaths >= 6, "{deaths}");
 }

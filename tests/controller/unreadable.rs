@@ -11,30 +11,19 @@ use crate::fake_api::{FakeApi, Fault};
 use crate::{die_with_a_remediation_open, jobs_created};
 
 /// A leader dies with a remediation of w1 open, which nobody can read any more; another one leads. Its name.
-async fn lost(world: &World) -> String {
-    world.policy("hung", "Enforce", &World::release());
+async fn lost() -> (World, String) {
+    let world = World::probing(4, &World::release());
     world.kubelets();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3", "w4"] {
-        world.probe(node);
-    }
-    die_with_a_remediation_open(world).await;
+    die_with_a_remediation_open(&world).await;
     let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
     world.api.change("noderemediations", &name, |remediation| {
         remediation["status"]["phase"] = json!("OfALaterVersion");
         remediation["status"]["message"] = json!("of a later version");
     });
     world.api.unhook();
-    name
-}
-
-fn slots(world: &World) -> String {
-    world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["ledger.json"].as_str().unwrap().to_owned()
-}
-
-fn blocked(world: &World) -> Vec<String> {
-    let blocked = world.status("w1")["remediation"]["blocked"].as_array().cloned().unwrap_or_default();
-    blocked.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+    world.api.forget_calls();
+    (world, name)
 }
 
 async fn resolves(world: &World, node: &str) {
@@ -51,45 +40,36 @@ async fn nothing_is_done_on_the_first_and_the_others_go_on(world: &World, name: 
     sleep(Duration::from_mins(3)).await;
     resolves(world, "w3").await;
     assert!(jobs_created(&world.api.calls()).iter().all(|job| !job.contains("/w1-")));
-    let blocked = blocked(world);
-    assert!(blocked.iter().any(|line| line.starts_with("ActionsDisabled: ") && line.contains(name)), "{blocked:?}");
+    let blocked = world.blocked("w1");
+    assert!(blocked.lines().any(|line| line.starts_with("ActionsDisabled: ") && line.contains(name)), "{blocked:?}");
     next
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_remediation_that_the_new_leader_cannot_read_keeps_its_slot_and_its_node_and_stops_nobody_else() {
-    let world = World::new(4);
-    let name = lost(&world).await;
-    world.api.forget_calls();
-    let next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
-    assert!(slots(&world).contains(&name), "{}", slots(&world));
+    let (world, name) = lost().await;
+    let _next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
+    assert!(world.slots().contains(&name), "{}", world.slots());
     world.api.remove("noderemediations", &name);
     world.until("w1 is healed, too", || world.phases() == ["Succeeded"; 3]).await;
-    world.until("the slot is given back", || slots(&world) == "{\"slots\":{}}").await;
-    world.until("nothing is held", || blocked(&world).is_empty()).await;
-    next.crash().await;
+    world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
+    world.until("nothing is held", || world.blocked("w1").is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_without_a_slot_keeps_its_node_all_the_same() {
-    let world = World::new(4);
-    let name = lost(&world).await;
-    world.api.forget_calls();
+    let (world, name) = lost().await;
     world.api.change("configmaps", "nrh-ledger", |map| map["data"]["ledger.json"] = json!("{\"slots\":{}}"));
-    let next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
-    assert!(!slots(&world).contains(&name), "{}", slots(&world));
-    next.crash().await;
+    let _next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
+    assert!(!world.slots().contains(&name), "{}", world.slots());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_ledger_is_rebuilt_with_it() {
-    let world = World::new(4);
-    let name = lost(&world).await;
-    world.api.forget_calls();
+    let (world, name) = lost().await;
     world.api.remove("configmaps", "nrh-ledger");
-    let next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
-    assert!(slots(&world).contains(&name), "{}", slots(&world));
-    next.crash().await;
+    let _next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
+    assert!(world.slots().contains(&name), "{}", world.slots());
 }
 
 /// A time that the API server takes and the controller cannot hold, and one that it can.
@@ -118,14 +98,17 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
     for node in ["w1", "w2", "w3", "w4"] {
         world.probe(node);
     }
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     resolves(&world, "w2").await;
     // The other becomes so while it is watched.
     beat(&world.api, "w3", BEYOND);
     world.set_sick("w3", true);
     resolves(&world, "w4").await;
     let is_told = || {
-        blocked(&world).iter().any(|line| line.starts_with("ActionsDisabled: ") && line.contains("lastHeartbeatTime"))
+        world
+            .blocked("w1")
+            .lines()
+            .any(|line| line.starts_with("ActionsDisabled: ") && line.contains("lastHeartbeatTime"))
     };
     world.until("it is told why", is_told).await;
     sleep(Duration::from_mins(2)).await;
@@ -135,8 +118,7 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
         beat(&world.api, node, FINE);
         world.until(&format!("{node} is healed, too"), || is_resolved(&world, node)).await;
     }
-    world.until("nothing is held", || blocked(&world).is_empty()).await;
-    replica.crash().await;
+    world.until("nothing is held", || world.blocked("w1").is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +130,7 @@ async fn a_node_that_cannot_be_read_at_the_last_check_is_not_acted_on_and_its_re
         let is_check = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
         is_check.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     let is_beyond = || world.api.get("nodes", "w1").unwrap()["status"]["conditions"][0]["lastHeartbeatTime"] == BEYOND;
     world.until("it was looked at", is_beyond).await;
@@ -160,5 +142,4 @@ async fn a_node_that_cannot_be_read_at_the_last_check_is_not_acted_on_and_its_re
     beat(&world.api, "w1", FINE);
     world.until("it goes on", || world.phases() == ["Succeeded"]).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
-    replica.crash().await;
 }

@@ -286,6 +286,39 @@ impl World {
         self.api.get("noderuntimehealths", node).map(|one| one["status"].clone()).unwrap_or_default()
     }
 
+    /// A step of the first remediation, or null.
+    pub fn step(&self, place: usize) -> Value {
+        self.api
+            .list("noderemediations")
+            .first()
+            .map(|one| one["status"]["attempts"][place].clone())
+            .unwrap_or_default()
+    }
+
+    /// A line for each thing that is not done on a node: why.
+    pub fn blocked(&self, node: &str) -> String {
+        let lines = self.status(node)["remediation"]["blocked"].as_array().cloned().unwrap_or_default();
+        lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The condition of this type that an object shows, or null.
+    pub fn condition(&self, plural: &str, name: &str, kind: &str) -> Value {
+        let object = self.api.get(plural, name).unwrap_or_default();
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == kind).unwrap_or_default()
+    }
+
+    /// What `Ready` of a policy says.
+    pub fn ready_of(&self, policy: &str) -> Value {
+        self.condition("remediationpolicies", policy, "Ready")
+    }
+
+    /// The slots in the ledger.
+    pub fn slots(&self) -> String {
+        let ledger = self.api.get("configmaps", "nrh-ledger").unwrap_or_default();
+        ledger["data"]["ledger.json"].as_str().unwrap_or_default().to_owned()
+    }
+
     /// From so many writes on that count, the answer is lost and nothing goes through any more: says whether it came to that.
     pub fn cut_off_after(&self, writes: usize) -> impl Fn() -> bool + use<> {
         let hit = Arc::new(Mutex::new((0_usize, false)));
@@ -336,10 +369,9 @@ pub async fn die_at_each_write(
         let has_died = is_cut_off();
         first.crash().await;
         world.api.unhook();
-        let second = world.controller("b");
+        let _second = world.controller("b");
         world.until(&format!("done after a death at write {writes}"), || is_done(&world)).await;
         check(&world, writes).await;
-        second.crash().await;
         if !has_died {
             return writes;
         }
@@ -355,7 +387,7 @@ fn hung() -> Value {
         "message": "does not answer", "firstSeen": START, "durationSeconds": 60, "confirmations": 3, "checkAgeSeconds": 1})
 }
 
-/// A running controller.
+/// A running controller, which dies when it is dropped.
 pub struct Replica {
     pub served: Served,
     pub task: JoinHandle<Result<(), Ended>>,
@@ -363,15 +395,21 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Dies without a word, as in a crash.
-    pub async fn crash(self) {
+    /// Dies without a word, as in a crash; it does nothing more from then on.
+    pub async fn crash(mut self) {
         self.task.abort();
-        let _ = self.task.await;
+        let _ = (&mut self.task).await;
     }
 
     /// Ends as told.
-    pub async fn stop(self) -> Result<(), Ended> {
+    pub async fn stop(mut self) -> Result<(), Ended> {
         self.end.cancel();
-        self.task.await.unwrap()
+        (&mut self.task).await.unwrap()
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -31,4 +31,6 @@ pub mod run;
 pub mod runtime;
 mod sentinel;
 pub mod state;
+#[cfg(test)]
+mod waiting;
 pub(crate) mod yaml;

@@ -20,8 +20,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
-
-use crate::json;
+use serde_json::{Map, Value, json};
 
 /// Answers one CNI call; returns only when there is nothing to delegate to.
 pub(crate) fn main() -> ExitCode {
@@ -32,7 +31,7 @@ pub(crate) fn main() -> ExitCode {
         }
         Err(reason) => {
             // CNI errors go to stdout; 100 and above belong to the plugin.
-            println!(r#"{{"cniVersion":"0.4.0","code":100,"msg":{}}}"#, json::quote(&reason));
+            println!("{}", json!({"cniVersion": "0.4.0", "code": 100, "msg": reason}));
             ExitCode::FAILURE
         }
     }
@@ -66,33 +65,23 @@ struct Configuration {
 
 impl Configuration {
     fn parse(text: &str) -> Result<Self, String> {
-        let own = json::members(text)?;
-        let member = |name: &str| {
-            own.iter().find(|(key, _)| *key == name).map(|(_, value)| *value).ok_or_else(|| format!("no {name:?}"))
-        };
-        let path = |name: &str| {
-            member(name).and_then(|value| {
-                json::unquote(value).map(PathBuf::from).ok_or_else(|| format!("{name:?} is not a path"))
-            })
-        };
-        let inner = json::members(member("delegate")?)?;
-        let delegate_type = inner
-            .iter()
-            .find(|(key, _)| *key == "type")
-            .and_then(|(_, value)| json::unquote(value))
-            .ok_or("the delegate has no type")?;
+        let own: Map<String, Value> = serde_json::from_str(text).map_err(|e| format!("not a JSON object: {e}"))?;
+        let member = |name: &str| own.get(name).ok_or_else(|| format!("no {name:?}"));
+        let path =
+            |name: &str| member(name)?.as_str().map(PathBuf::from).ok_or_else(|| format!("{name:?} is not a path"));
+        let mut delegate = member("delegate")?.as_object().ok_or("the delegate is not an object")?.clone();
+        let delegate_type = delegate.get("type").and_then(Value::as_str).ok_or("the delegate has no type")?.to_owned();
         // The runtime adds these to the outermost plugin only.
-        let inherited = own
-            .iter()
-            .filter(|(key, _)| matches!(*key, "cniVersion" | "name" | "prevResult" | "runtimeConfig" | "args"))
-            .filter(|(key, _)| !inner.iter().any(|(own_key, _)| own_key == key));
-        let delegate: Vec<String> =
-            inherited.chain(&inner).map(|(key, value)| format!("{}:{value}", json::quote(key))).collect();
+        for key in ["cniVersion", "name", "prevResult", "runtimeConfig", "args"] {
+            if let Some(value) = own.get(key) {
+                delegate.entry(key).or_insert_with(|| value.clone());
+            }
+        }
         Ok(Self {
             lock: path("lock")?,
             gates: path("gates")?,
-            delegate_type: delegate_type.to_owned(),
-            delegate: format!("{{{}}}", delegate.join(",")),
+            delegate_type,
+            delegate: Value::Object(delegate).to_string(),
         })
     }
 }
@@ -170,15 +159,23 @@ mod tests {
             "prevResult":{"ips":[]},"delegate":{"type":"ptp","name":"own","ipam":{"type":"host-local"}}}"#;
         let configuration = Configuration::parse(text).unwrap();
         assert_eq!(configuration.delegate_type, "ptp");
+        let delegate: Value = serde_json::from_str(&configuration.delegate).unwrap();
         assert_eq!(
-            configuration.delegate,
-            r#"{"cniVersion":"0.4.0","prevResult":{"ips":[]},"type":"ptp","name":"own","ipam":{"type":"host-local"}}"#
+            delegate,
+            json!({"cniVersion": "0.4.0", "prevResult": {"ips": []}, "type": "ptp", "name": "own",
+                "ipam": {"type": "host-local"}})
         );
     }
 
     #[test]
     fn a_configuration_without_a_delegate_is_refused() {
-        let error = Configuration::parse(r#"{"lock":"/l","gates":"/g"}"#).unwrap_err();
-        assert_eq!(error, "no \"delegate\"");
+        for (text, said) in [
+            (r#"{"lock": "/l", "gates": "/g"}"#, "no \"delegate\""),
+            (r#"{"lock": 1, "delegate": {"type": "ptp"}}"#, "\"lock\" is not a path"),
+            ("[]", "not a JSON object"),
+        ] {
+            let error = Configuration::parse(text).unwrap_err();
+            assert!(error.starts_with(said), "{text}: {error}");
+        }
     }
 }

@@ -17,7 +17,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod gate;
-mod json;
 mod process;
 
 use std::path::Path;

@@ -16,6 +16,7 @@ use crate::admission::requests::{
     COMMANDS, Call, Caller, Cases, create, delete, get, merge, owned_command, strategic, update,
 };
 use crate::admission::{jobs, system};
+use crate::plane;
 
 const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
@@ -150,15 +151,12 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
 
 /// The first object of a list, once there is one.
 async fn until_some(admin: &Caller, path: &str) -> Result<Value> {
-    let ends = Instant::now() + SETTLES;
-    loop {
+    plane::soon(async || {
         let list = admin.must(&get(path)).await?;
-        if list["items"][0].is_object() {
-            return Ok(list["items"][0].clone());
-        }
-        ensure!(Instant::now() < ends, "expected an object in {path} within {SETTLES:?}, found none");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        ensure!(list["items"][0].is_object(), "expected an object in {path}, found none");
+        Ok(list["items"][0].clone())
+    })
+    .await
 }
 
 /// Each verb of each row, for each caller.

@@ -1,8 +1,6 @@
 //! The identities, each with a credential as the cluster gives it out.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use kube::api::{Api, ObjectMeta, PostParams};
@@ -11,6 +9,7 @@ use kube::{Client, Config};
 use nrh_testbed::{Bed, operator};
 
 use crate::admission::requests::Caller;
+use crate::plane;
 
 /// Everybody who writes.
 pub struct Callers {
@@ -171,16 +170,11 @@ async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Resu
     let api: Api<CertificateSigningRequest> = Api::all(admin.clone());
     api.create(&PostParams::default(), &request).await?;
     bed.kubectl(&["certificate", "approve", node])?;
-    let ends = Instant::now() + Duration::from_secs(30);
-    let certificate = loop {
-        if let Some(certificate) = api.get(node).await?.status.and_then(|status| status.certificate) {
-            break certificate.0;
-        }
-        if Instant::now() > ends {
-            bail!("the certificate of {node} is not signed after 30 s");
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
+    let certificate = plane::soon(async || {
+        let signed = api.get(node).await?.status.and_then(|status| status.certificate);
+        signed.with_context(|| format!("the certificate of {node} is not signed"))
+    });
+    let certificate = certificate.await?.0;
     let folder = tempfile::tempdir()?;
     let (certificate_path, key_path) = (folder.path().join("crt"), folder.path().join("key"));
     std::fs::write(&certificate_path, certificate)?;

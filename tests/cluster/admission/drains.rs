@@ -1,16 +1,15 @@
 //! Who may have nodes drained, and which pods the controller may evict once it was given the right to.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nrh::controller::evictions;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
+use std::path::Path;
 
 use crate::admission::callers::Callers;
 use crate::admission::reach;
 use crate::admission::requests::{Cases, create, delete, get, merge};
+use crate::plane;
 
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -169,13 +168,11 @@ pub async fn evictions(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
     cases.denied(by, "evict without the right", create(&path, named(json!(30))), "cannot create resource").await;
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/drain-rights.yaml");
     bed.kubectl(&["apply", "-f", &sample.display().to_string()])?;
-    let ends = Instant::now() + Duration::from_secs(30);
-    while !evictions::may(&by.calls()).await? {
-        if Instant::now() > ends {
-            bail!("expected the right of the sample to be known within 30 s");
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    plane::soon(async || {
+        ensure!(evictions::may(&by.calls()).await?, "expected the right of the sample to be known");
+        Ok(())
+    })
+    .await?;
     cases.note("the role of the sample gives the right", true, "");
     let bare = create(&path, eviction("web", &json!({})));
     cases.denied(by, "evict without a uid", bare, "only with its uid as precondition").await;
@@ -209,24 +206,14 @@ pub async fn evictions(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
     let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
     all.admin.must(&create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)).await?;
-    let ends = Instant::now() + Duration::from_secs(30);
-    let refused = loop {
-        match by.send(&create(format!("{path}?dryRun=All"), named(json!(30)))).await {
-            Err((429, message)) => break message,
-            other if Instant::now() > ends => bail!("expected the budget to say no, found {other:?}"),
-            _ => tokio::time::sleep(Duration::from_millis(200)).await,
-        }
-    };
+    let refused = plane::soon(async || match by.send(&create(format!("{path}?dryRun=All"), named(json!(30)))).await {
+        Err((429, message)) => Ok(message),
+        other => bail!("expected the budget to say no, found {other:?}"),
+    })
+    .await?;
     cases.note("a budget is asked", refused.contains("disruption budget"), &refused);
     all.admin.must(&delete("/apis/policy/v1/namespaces/default/poddisruptionbudgets/web", Value::Null)).await?;
-    let went = async |ends: Instant| loop {
-        match by.send(&create(&path, named(json!(30)))).await {
-            Ok(_) => return Ok(()),
-            Err((429, _)) if Instant::now() < ends => tokio::time::sleep(Duration::from_millis(200)).await,
-            Err(other) => bail!("expected to be evicted by uid, found {other:?}"),
-        }
-    };
-    went(Instant::now() + Duration::from_secs(30)).await?;
+    by.until_allowed(&create(&path, named(json!(30)))).await.context("expected to be evicted by uid")?;
     let going = all.admin.must(&get(format!("{PODS}/web"))).await?;
     let is_going = going["metadata"]["deletionTimestamp"].is_string() && going["metadata"]["uid"] == uid;
     cases.note("evicted by its uid", is_going, &going["metadata"].to_string());

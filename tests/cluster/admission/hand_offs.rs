@@ -1,13 +1,11 @@
 //! Who may have nodes handed to a remediator, and what the controller may do by the roles of others.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use nrh::controller::hand_offs::rights::read;
 use nrh::core::hand_off::TemplateRef;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
+use std::path::Path;
 
 use crate::admission::callers::Callers;
 use crate::admission::reach;
@@ -122,15 +120,13 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
 
 /// Waits until a right that was just taken is known to be gone.
 async fn until_denied(all: &Callers, own: &[TemplateRef]) -> Result<()> {
-    let ends = Instant::now() + Duration::from_secs(20);
-    loop {
-        let path = format!("{POLICIES}?dryRun=All");
-        match all.operator.send(&create(path, policy("again", own))).await {
-            Err((403, _)) => return Ok(()),
-            other if Instant::now() > ends => bail!("expected the right to be gone, found {other:?}"),
-            _ => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    }
+    let path = format!("{POLICIES}?dryRun=All");
+    plane::soon(async || {
+        let found = all.operator.send(&create(&path, policy("again", own))).await;
+        ensure!(matches!(found, Err((403, _))), "expected the right to be gone, found {found:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// None by itself; those of the roles that carry our label, and with the sample those of the medik8s family.
@@ -206,20 +202,16 @@ async fn make_template(all: &Callers, api_version: &str, kind: &str, plural: &st
 
 /// Until nothing is lacking, or this one thing.
 async fn until_lacking(all: &Callers, template: &TemplateRef, only: Option<&str>) -> Result<()> {
-    let (calls, ends) = (all.controller.calls(), Instant::now() + Duration::from_secs(30));
-    loop {
+    let calls = all.controller.calls();
+    plane::soon(async || {
         let lacks = read(&calls, template).await?.lacks;
         let is_it = match (only, lacks.as_slice()) {
             (None, []) => true,
             (Some(part), [one]) => one.contains(part),
             _ => false,
         };
-        if is_it {
-            return Ok(());
-        }
-        if Instant::now() > ends {
-            bail!("expected the rights to be given by aggregation and {only:?} to be lacking, found {lacks:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        ensure!(is_it, "expected the rights to be given by aggregation and {only:?} to be lacking, found {lacks:?}");
+        Ok(())
+    })
+    .await
 }

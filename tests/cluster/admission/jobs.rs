@@ -1,6 +1,6 @@
 //! The one shape of a Job in nrh-node.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nrh::core::command::ActionCommand;
 use nrh_testbed::Bed;
 use nrh_testbed::operator::IMAGE;
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::{Callers, GONE, NEXT_IMAGE};
 use crate::admission::requests::{Call, Cases, create, delete, get, merge};
+use crate::plane;
 
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 
@@ -206,14 +207,12 @@ pub async fn pinned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
         )
         .await;
     // The cluster's own controllers finish it: its pod is made, and it goes when it is deleted.
-    let ends = std::time::Instant::now() + std::time::Duration::from_mins(1);
-    let mut made = false;
-    while !made && std::time::Instant::now() < ends {
+    plane::soon(async || {
         let pods = all.admin.must(&get("/api/v1/namespaces/nrh-node/pods?labelSelector=job-name%3Dop-1")).await?;
-        made = pods["items"].as_array().is_some_and(|pods| !pods.is_empty());
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
-    anyhow::ensure!(made, "the Job's pod was not made in a minute");
+        ensure!(pods["items"][0].is_object(), "the Job's pod was not made");
+        Ok(())
+    })
+    .await?;
     let foreground = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground", "gracePeriodSeconds": 0});
     cases.allowed(&all.controller, "delete it", delete(&path, foreground)).await;
     Ok(())

@@ -231,10 +231,7 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
         "subjects": [group("system:nodes"), group("system:serviceaccounts:nrh-node")]});
     all.admin.must(&create(format!("{rbac}/clusterrolebindings"), binding)).await?;
-    let ends = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while all.untracked_process.send(&get(LEDGER)).await.is_err() && std::time::Instant::now() < ends {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    all.untracked_process.until_allowed(&get(LEDGER)).await?;
     let own = "a node writes nothing but the status of its own NodeRuntimeHealth";
     let nameless = "a node's report must come with the name of its node";
     let others = "nodes and their probes never write policies, remediations, the ledger or the leader's Lease";

@@ -1,7 +1,5 @@
 //! Who makes pods in nrh-node, and what keeps its image there. Who gets into them: access.yaml.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
@@ -9,6 +7,7 @@ use serde_json::{Value, json};
 use crate::admission::callers::Callers;
 use crate::admission::controller::bare_pod;
 use crate::admission::requests::{Caller, Cases, create, delete, get, strategic};
+use crate::plane;
 
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
 
@@ -92,15 +91,13 @@ async fn begun(all: &Callers, cases: &mut Cases) -> Result<()> {
 
 /// Waits until the DaemonSet has made another pod for worker-2.
 async fn successor(admin: &Caller, name: &str) -> Result<()> {
-    let ends = Instant::now() + Duration::from_mins(1);
-    loop {
+    let is_it = |pod: &Value| pod["metadata"]["name"] != *name && pod["spec"].to_string().contains("worker-2");
+    plane::soon(async || {
         // Not bound yet: the node stands in its affinity.
         let pods = admin.must(&get(format!("{PODS}?labelSelector=app.kubernetes.io%2Fname%3Dnrh-probe"))).await?;
-        let pods = pods["items"].as_array().cloned().unwrap_or_default();
-        if pods.iter().any(|pod| pod["metadata"]["name"] != *name && pod["spec"].to_string().contains("worker-2")) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < ends, "the probe's pod on worker-2 was not made anew in 60 s: {pods:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        let is_made = pods["items"].as_array().is_some_and(|pods| pods.iter().any(is_it));
+        ensure!(is_made, "the probe's pod on worker-2 was not made anew: {pods:?}");
+        Ok(())
+    })
+    .await
 }

@@ -1,8 +1,6 @@
 //! What the controller finds where a fence is down.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use kube::config::AuthInfo;
 use nrh::controller::admission::{POLICIES, lacking};
 use nrh::controller::calls::Calls;
@@ -57,19 +55,14 @@ pub async fn of_another_installation(bed: &Bed) -> Result<()> {
 
 /// Waits until exactly that is missing: admission takes a moment to learn of its policies.
 async fn until_lacking(calls: &Calls, expected: &[String]) -> Result<()> {
-    let ends = Instant::now() + Duration::from_secs(30);
-    loop {
+    plane::soon(async || {
         let found = lacking(calls, Some("worker-1")).await.map_err(|error| error.line());
         let is_such = found.as_ref().is_ok_and(|lacks| {
             let is_named = |part: &String| lacks.iter().any(|lack| lack.contains(part));
             lacks.len() == expected.len() && expected.iter().all(is_named)
         });
-        if is_such {
-            return Ok(());
-        }
-        if Instant::now() > ends {
-            bail!("expected {expected:?}, found {found:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
+        ensure!(is_such, "expected {expected:?}, found {found:?}");
+        Ok(())
+    })
+    .await
 }

@@ -1,14 +1,15 @@
 //! One request at a time, by one caller, with what must come of it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use http::{Method, Request};
 use kube::{Client, Config};
 use nrh::controller::calls::Calls;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
+use crate::plane;
 
 /// Pods of the probe and of Jobs.
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
@@ -159,26 +160,17 @@ impl Caller {
 impl Caller {
     /// Waits until a right that was just granted is known to the API server.
     pub async fn until_allowed(&self, call: &Call) -> Result<()> {
-        let ends = Instant::now() + Duration::from_secs(20);
-        while let Err((code, message)) = self.send(call).await {
-            if Instant::now() > ends {
-                bail!("{}: {} {}: {code}: {message}", self.name, call.method, call.path);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Ok(())
+        plane::soon(async || self.must(call).await.map(drop)).await
     }
 
     /// Waits until a policy that was just made says no, or a right that was just taken back is gone.
     pub async fn until_denied(&self, call: &Call) -> Result<()> {
-        let ends = Instant::now() + Duration::from_secs(20);
-        while !matches!(self.try_out(call).await, Err((403, _))) {
-            if Instant::now() > ends {
-                bail!("{}: {} {} is still allowed", self.name, call.method, call.path);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Ok(())
+        plane::soon(async || {
+            let is_denied = matches!(self.try_out(call).await, Err((403, _)));
+            ensure!(is_denied, "{}: {} {} is still allowed", self.name, call.method, call.path);
+            Ok(())
+        })
+        .await
     }
 
     /// Name of the account, as the server knows it.
@@ -296,21 +288,15 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         ),
     ];
     admin.must(&create(PODS, crate::admission::controller::bare_pod("canary"))).await?;
-    let ends = Instant::now() + Duration::from_secs(30);
     for (caller, call) in canaries {
-        while !matches!(caller.try_out(&call).await, Err((403, message)) if message.contains("ValidatingAdmissionPolicy"))
-        {
-            if Instant::now() > ends {
-                bail!(
-                    "{}: {} {} is still not denied by a policy: {:?}",
-                    caller.name,
-                    call.method,
-                    call.path,
-                    caller.try_out(&call).await
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        plane::soon(async || {
+            let found = caller.try_out(&call).await;
+            let is_denied = matches!(&found, Err((403, message)) if message.contains("ValidatingAdmissionPolicy"));
+            let (who, method, path) = (caller.name, &call.method, &call.path);
+            ensure!(is_denied, "{who}: {method} {path} is still not denied by a policy: {found:?}");
+            Ok(())
+        })
+        .await?;
     }
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! Who makes the controller's pods and tokens. Who gets into its pods: access.yaml.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
@@ -142,13 +140,10 @@ async fn upgraded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
 }
 
 async fn until(admin: &Caller, what: &str, path: &str, is_there: impl Fn(&Value) -> bool) -> Result<()> {
-    let ends = Instant::now() + Duration::from_secs(30);
-    loop {
+    plane::soon(async || {
         let found = admin.must(&get(path)).await?;
-        if is_there(&found) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < ends, "expected {what} within 30 s, found {found}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        ensure!(is_there(&found), "expected {what}, found {found}");
+        Ok(())
+    })
+    .await
 }

@@ -20,18 +20,17 @@ use nrh::core::taint::TAINT_KEY;
 use nrh::core::tri_state::TriState;
 use nrh_simulate::cleared_by::ClearedBy;
 use nrh_simulate::world::{Boots, InjectedFault, WorldNode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
 use crate::interruptions::{daemons, workload};
+use crate::plane;
 use crate::simulated_node;
 
 /// How often probes report and kubelets relist.
 const BEAT: Duration = Duration::from_millis(300);
 /// How often a node says that it is Ready.
 const READY: Duration = Duration::from_secs(5);
-/// How long a remediation may take.
-const LIMIT: Duration = Duration::from_mins(2);
 
 /// How the kubelet of a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,23 +137,16 @@ impl Fleet {
 
     /// Waits until the node's remediation has repaired it.
     pub async fn resolved(&self, node: &str) -> Result<()> {
-        let ends = Instant::now() + LIMIT;
-        loop {
+        plane::soon(async || {
             let remediations = self.remediations(node).await?;
-            let is_over =
-                |remediation: &&NodeRemediation| remediation.status.as_ref().is_some_and(|s| s.finished_at.is_some());
-            let has_resolved = |remediation: &NodeRemediation| {
-                remediation.status.as_ref().is_some_and(|s| s.phase == Phase::Succeeded)
-            };
-            if remediations.iter().any(has_resolved)
-                && remediations.iter().filter(is_over).count() == remediations.len()
-            {
-                return Ok(());
-            }
-            let told: Vec<Value> = remediations.iter().filter_map(|e| serde_json::to_value(&e.status).ok()).collect();
-            ensure!(Instant::now() < ends, "node {node} is not healed within {} s: {told:#?}", LIMIT.as_secs());
-            sleep(Duration::from_millis(100)).await;
-        }
+            let told: Vec<_> = remediations.iter().filter_map(|one| one.status.as_ref()).collect();
+            let has_resolved = told.iter().any(|status| status.phase == Phase::Succeeded);
+            let over = told.iter().filter(|status| status.finished_at.is_some()).count();
+            let is_so = has_resolved && over == remediations.len();
+            ensure!(is_so, "node {node} is not healed: {}", serde_json::to_string_pretty(&told)?);
+            Ok(())
+        })
+        .await
     }
 
     /// Remediations of a node.
@@ -212,16 +204,13 @@ impl Fleet {
     /// Waits until no slot is taken any more.
     pub async fn ledger_is_empty(&self) -> Result<()> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "nrh-system");
-        let ends = Instant::now() + LIMIT;
-        loop {
+        plane::soon(async || {
             let data = maps.get("nrh-ledger").await?.data.unwrap_or_default();
             let ledger = data.get("ledger.json").context("a ledger")?;
-            if ledger == "{\"slots\":{}}" {
-                return Ok(());
-            }
-            ensure!(Instant::now() < ends, "slots are still taken: {ledger}");
-            sleep(Duration::from_millis(200)).await;
-        }
+            ensure!(ledger == "{\"slots\":{}}", "slots are still taken: {ledger}");
+            Ok(())
+        })
+        .await
     }
 
     async fn live(self) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::examples;
 use crate::fault::FaultType as F;
 
 fn pod(name: &str) -> NodePod {
@@ -106,22 +107,8 @@ fn the_time_that_a_person_asks_for_is_sent_and_no_pod_goes_without_any() {
 
 #[test]
 fn a_node_of_which_something_says_that_it_cannot_end_pods_is_known_as_one() {
-    let fault = |kind, state| Fault {
-        id: Fault::identity(kind, "x"),
-        kind,
-        severity: crate::fault::Severity::High,
-        state,
-        subject: crate::fault::Subject::of(crate::fault::SubjectKind::Runtime),
-        target: crate::fault::Target::default(),
-        message: String::new(),
-        impact: String::new(),
-        first_seen: jiff::Timestamp::UNIX_EPOCH,
-        duration_seconds: 60,
-        confirmations: 3,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
-    };
+    let subject = crate::fault::Subject::of(crate::fault::SubjectKind::Runtime);
+    let fault = |kind, state| Fault { state, subject: subject.clone(), ..examples::fault(kind) };
     let by = |faults: &[Fault]| cannot_end(TriState::True, TriState::True, faults);
     assert_eq!(by(&[]), None);
     assert_eq!(by(&[fault(F::DiskFull, FaultState::Confirmed), fault(F::HungContainer, FaultState::Confirmed)]), None);

@@ -42,24 +42,13 @@ pub fn remediation_of(operation_id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::{FaultState, FaultType, Severity, Subject, SubjectKind, Target};
+    use crate::fault::FaultType;
 
     fn fault(first_seen: i64) -> Fault {
         Fault {
             id: "hungcontainer-1".into(),
-            kind: FaultType::HungContainer,
-            severity: Severity::High,
-            state: FaultState::Confirmed,
-            subject: Subject::of(SubjectKind::Container),
-            target: Target::default(),
-            message: String::new(),
-            impact: String::new(),
             first_seen: jiff::Timestamp::from_second(first_seen).unwrap(),
-            duration_seconds: 0,
-            confirmations: 3,
-            check_age_seconds: 0,
-            evidence: Vec::new(),
-            evidence_bundle: None,
+            ..crate::examples::fault(FaultType::HungContainer)
         }
     }
 

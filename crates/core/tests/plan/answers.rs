@@ -489,9 +489,10 @@ fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
     let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", hung("log"), None);
-    while world.remediations.values().next().is_none_or(|one| one.steps[0].executed_at.is_none()) {
-        world.live(1, 5);
-    }
+    world.until(secs(600), "executed", |world| {
+        world.remediations.values().any(|one| one.steps[0].executed_at.is_some())
+    });
+    world.tick(secs(5));
     world.node("n1").probe_runs = false;
     world.live(180, 5);
     world.node("n1").probe_runs = true;

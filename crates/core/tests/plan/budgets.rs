@@ -10,7 +10,7 @@ use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{clean_up, cont, cordon, fault, hung, kill, notify, plugin, policy, rule};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs, written};
 
 #[test]
 fn one_policy_repairs_a_node_and_overlaps_are_told() {
@@ -391,11 +391,8 @@ fn names_are_never_used_again() {
     world.tick(secs(3_600));
     world.remediations.remove(&names[0]);
     let plan = world.plan();
-    let opened = plan
-        .effects
-        .iter()
-        .find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e.name.as_str()) } else { None });
-    assert!(opened.unwrap().ends_with("-3"), "the node has claimed the operations of the first: {opened:?}");
+    let opened = &written(&plan)[0].name;
+    assert!(opened.ends_with("-3"), "the node has claimed the operations of the first: {opened:?}");
 
     world.policies[0].suspend = true;
     world.policies[0].history.limit = 0;
@@ -549,11 +546,7 @@ fn a_decision_from_a_stale_cache_meets_its_own_remediation() {
     for (after, said) in [(7, None), (40, Some(1))] {
         late.now = world.now.checked_add(secs(after)).unwrap();
         let plan = plan(&late, &world.settings);
-        let created: Vec<_> = plan
-            .effects
-            .iter()
-            .filter_map(|e| if let Effect::WriteRemediation(e) = e { Some(&e.name) } else { None })
-            .collect();
+        let created: Vec<_> = written(&plan).iter().map(|written| &written.name).collect();
         assert_eq!(created, [&name], "the API server refuses the second one");
         let slots =
             plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });

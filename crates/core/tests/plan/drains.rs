@@ -2,7 +2,6 @@
 
 use nrh_core::action::Drain;
 use nrh_core::drain::Owner;
-use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Step};
@@ -10,7 +9,7 @@ use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, notify, plugin, secs, step, workload};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, written};
 
 /// A node with these pods, whose fault nothing resolves unless said.
 fn sick(ladder: &[Step], pods: usize) -> World {
@@ -304,12 +303,8 @@ fn a_policy_that_asks_for_another_drain_meanwhile_ends_this_one() {
     let with = Drain { force: true, ..Drain::default() };
     world.policies[0].rules[0].steps[1].action = Action::Drain(with);
     world.tick(secs(15));
-    let decided = plan(&world.snapshot(), &world.settings);
-    let written = decided.effects.iter().find_map(|effect| match effect {
-        Effect::WriteRemediation(remediation) => Some(remediation.steps[1].clone()),
-        _ => None,
-    });
-    let ended = written.unwrap();
+    let decided = world.plan();
+    let ended = &written(&decided)[0].steps[1];
     assert_eq!(
         (ended.state, ended.message.as_str()),
         (StepState::Cancelled, "the policy does not name this step any more")

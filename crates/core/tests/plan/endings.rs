@@ -7,7 +7,7 @@ use nrh_core::remediation::{Marker, Phase, Remediation, StepState};
 use nrh_core::snapshot::Slot;
 
 use crate::samples::{cont, cordon, hung, kill};
-use crate::world::{ClearedBy, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs, written};
 
 /// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
@@ -118,8 +118,7 @@ fn somebody_elses_mark_is_left_alone() {
         "{:?}",
         plan.effects
     );
-    let written = plan.effects.iter().find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e) } else { None });
-    let written = written.unwrap();
+    let written = written(&plan)[0];
     assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
 }
 
@@ -217,10 +216,8 @@ fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_ho
 #[test]
 fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
-    while world.remediations.values().next().is_none_or(Remediation::has_work) {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.until(secs(600), "done", |world| !world.remediations.values().all(Remediation::has_work));
+    world.tick(secs(5));
     let remediation = world.only_remediation().clone();
     if remediation.cleanup.is_owed() {
         let view = &mut world.node("n1").view;
@@ -234,12 +231,8 @@ fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
 #[test]
 fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_new() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let mut plans = 0;
-    while world.remediations.values().next().is_none_or(Remediation::has_work) && plans < 50 {
-        world.pass();
-        world.tick(secs(5));
-        plans += 1;
-    }
+    world.until(secs(250), "done", |world| !world.remediations.values().all(Remediation::has_work));
+    world.tick(secs(5));
     // The same fault is back, and the node asks to be left alone, before its end was written down.
     let mut snapshot = world.snapshot();
     for remediation in snapshot.remediations.values_mut() {
@@ -249,8 +242,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
     snapshot.nodes.get_mut("n1").unwrap().exclusions.push("drain in progress".into());
     let decided = plan(&snapshot, &world.settings);
     assert_eq!(acts(&decided).len(), 0, "{:?}", decided.effects);
-    let written = decided.effects.iter().find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e) } else { None });
-    let written = written.unwrap();
+    let written = written(&decided)[0];
     assert_eq!((written.phase, written.is_live()), (Phase::Succeeded, false), "{}", written.message);
 }
 
@@ -304,13 +296,8 @@ fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
     snapshot.policies.clear();
     snapshot.unusable_policies.insert("p".into());
     let ended = plan(&snapshot, &world.settings);
-    let is_end = |effect: &Effect| match effect {
-        Effect::WriteRemediation(remediation) => {
-            remediation.phase == Phase::Cancelled && remediation.message.contains("not valid")
-        }
-        _ => false,
-    };
-    assert!(ended.effects.iter().any(is_end), "{:?}", ended.effects);
+    let is_end = |written: &&Remediation| written.phase == Phase::Cancelled && written.message.contains("not valid");
+    assert!(written(&ended).iter().any(is_end), "{:?}", ended.effects);
 }
 
 /// What waits for a person is asked for anew when the policy is mended, and what was approved meanwhile is not lost as a failure.

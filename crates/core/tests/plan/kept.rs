@@ -20,14 +20,9 @@ fn keep(quarantine_for: Duration) -> Step {
 /// One node with a hung container that nothing resolves, until its ladder is at its end.
 fn contained(steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), None, steps);
-    for _ in 0..400 {
-        if world.remediations.values().any(Remediation::is_quarantined) {
-            return world;
-        }
-        world.pass();
-        world.tick(secs(5));
-    }
-    panic!("{:?}", world.remediations);
+    world.until(secs(2_000), "quarantined", |world| world.remediations.values().any(Remediation::is_quarantined));
+    world.tick(secs(5));
+    world
 }
 
 fn is_cordoned(world: &World) -> bool {

@@ -12,17 +12,18 @@
 //! Nodes are alike, so a state is kept with its nodes in one order only.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nrh_core::action;
 use nrh_core::budget::{Bounds, Slots};
-use nrh_core::fault::Target;
 use nrh_core::policy::Mode;
-use nrh_core::remediation::{Cleanup, Executor, Phase, Remediation, StepRecord, StepState};
+use nrh_core::remediation::{Phase, Remediation, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
 use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use crate::samples::{cont, hung};
+use crate::world::World;
 
 const POLICY: &str = "p";
 const LAG: Duration = Duration::from_mins(1);
@@ -228,52 +229,32 @@ fn slot(node: usize, place: Place) -> Option<(String, Slot)> {
     Some((name(node), Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at, kinds: None }))
 }
 
+/// What one pass writes: a remediation whose step is reserved.
+static RESERVED: LazyLock<Remediation> = LazyLock::new(|| {
+    let mut world = World::sick(hung("log"), None, &[cont()]);
+    world.schedule();
+    world.only_remediation().clone()
+});
+
 fn remediation(node: usize, standing: Standing) -> Option<(String, Remediation)> {
     if standing == Standing::None {
         return None;
     }
-    let executed = matches!(standing, Standing::Executed | Standing::Over);
-    let step = StepRecord {
-        operation_id: "op".into(),
-        fault_id: "f".into(),
-        action: action::Action::CleanupOrphans(action::CleanupOrphans),
-        boot_id: None,
-        step_index: 0,
-        executor: Executor::Job,
-        executor_reason: String::new(),
-        target: Target::default(),
-        state: if executed { StepState::Verifying } else { StepState::Scheduled },
-        reason: None,
-        message: String::new(),
-        scheduled_at: now(),
-        approved_by: None,
-        template_version: None,
-        started_at: executed.then(now),
-        executor_changed_at: None,
-        rounds: None,
-        executed_at: executed.then(now),
-        clear_since: None,
-        finished_at: None,
-    };
-    let remediation = Remediation {
+    // Nodes are alike, and no limit here asks for the kinds of their faults.
+    let mut remediation = Remediation {
         name: name(node),
-        identity: None,
         node: format!("n{node}"),
-        node_uid: String::new(),
-        policy: POLICY.into(),
-        mode: Mode::Enforce,
-        deleting: false,
-        approval: None,
-        cancel: None,
-        manual: None,
-        phase: if standing == Standing::Over { Phase::Succeeded } else { Phase::Running },
-        message: String::new(),
         started_at: now(),
-        finished_at: None,
         faults: Vec::new(),
-        steps: vec![step],
-        cleanup: Cleanup::default(),
+        ..RESERVED.clone()
     };
+    if matches!(standing, Standing::Executed | Standing::Over) {
+        let step = &mut remediation.steps[0];
+        (step.state, step.started_at, step.executed_at) = (StepState::Verifying, Some(now()), Some(now()));
+    }
+    if standing == Standing::Over {
+        remediation.phase = Phase::Succeeded;
+    }
     Some((name(node), remediation))
 }
 

@@ -3,13 +3,15 @@
 use nrh_core::action::{Drain, Reboot};
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{BlockReason, Effect, Operation};
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType, Amount, History, Mode, Step, TopologyLimit};
 use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{asked, cordon, drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, workload};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons};
+use crate::samples::{
+    asked, cordon, drain, fault, hand_off, hung, mark_for_reboot, notify, plugin, reboot, secs, silent, workload,
+};
+use crate::world::{Chaos, ClearedBy, World, acts, command, reasons};
 
 fn drained_first() -> Step {
     Step { action: Action::Reboot(Reboot::default()), ..reboot() }
@@ -26,14 +28,7 @@ fn record(world: &World) -> StepRecord {
 
 /// Passes until the order stands.
 fn ordered(world: &mut World) {
-    for _ in 0..20 {
-        world.pass();
-        if world.did().contains(&"command Reboot") {
-            return;
-        }
-        world.tick(secs(5));
-    }
-    panic!("no order: {:?}", world.did());
+    world.until(secs(100), "ordered", |world| world.did().contains(&"command Reboot"));
 }
 
 #[test]
@@ -54,11 +49,7 @@ fn the_order_is_for_one_boot_and_for_the_nodes_own_agent() {
     world.pass();
     world.tick(secs(5));
     let plan = world.pass();
-    let order = plan.effects.into_iter().find_map(|effect| match effect {
-        Effect::Act { operation: Operation::GiveCommand(order), .. } => Some(order),
-        _ => None,
-    });
-    let order = order.unwrap();
+    let order = command(&plan).unwrap();
     assert_eq!((order.action.kind(), order.boot_id.as_deref()), (ActionType::Reboot, Some("boot-0")));
 }
 
@@ -146,7 +137,7 @@ fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_cou
     assert_eq!(record(&world).state, StepState::Succeeded);
 }
 
-/// Told in NVIDIA/NVSentinel #1808.
+/// Told in NVIDIA/NVSentinel #1808 and medik8s/self-node-remediation #258.
 #[test]
 fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
     let mut world = sick(&[cordon(), reboot(), reboot(), notify()]);
@@ -161,14 +152,7 @@ fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
 
 /// Passes until the step is at its end, and the time that took.
 fn timed_out(world: &mut World) -> u64 {
-    for passed in 0..1_000 {
-        world.pass();
-        if record(world).state == StepState::TimedOut {
-            return passed * 5;
-        }
-        world.tick(secs(5));
-    }
-    panic!("{:?}", record(world));
+    world.until(secs(5_000), "at its end", |world| record(world).state == StepState::TimedOut)
 }
 
 fn is_cordoned(world: &World) -> bool {
@@ -308,22 +292,29 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
 }
 
 #[test]
-fn not_while_the_boot_is_not_known_or_told_of_differently() {
-    type Change = fn(&mut World);
-    let cases: [Change; 3] = [
-        |w| w.node("n1").view.boot_id = None,
-        |w| w.node("n1").view.boot_id = Some("other".into()),
-        |w| w.node("n1").report.heartbeat.as_mut().unwrap().boot_id = String::new(),
+fn neither_rebooted_nor_marked_while_the_boot_is_not_known_or_told_of_differently() {
+    let long = "a".repeat(65);
+    // What the Node shows, and what the probe says.
+    let cases = [
+        (None, "boot-0"),
+        (Some("other"), "boot-0"),
+        (Some("boot-0"), ""),
+        (Some(""), ""),
+        (Some("a b"), "a b"),
+        (Some("a\u{7}"), "a\u{7}"),
+        (Some(&long), &long),
+        (Some("ä"), "ä"),
     ];
-    for change in cases {
-        let mut world = sick(&[cordon(), reboot(), notify()]);
-        change(&mut world);
-        let plan = world.plan();
-        assert_eq!(
-            (acts(&plan), reasons(&plan)),
-            (Vec::new(), vec![BlockReason::ActionsDisabled]),
-            "not even cordoned"
-        );
+    for step in [reboot(), mark_for_reboot()] {
+        for (shown, said) in cases {
+            let mut world = sick(&[cordon(), step.clone(), notify()]);
+            let node = world.node("n1");
+            node.view.boot_id = shown.map(str::to_owned);
+            node.report.heartbeat.as_mut().unwrap().boot_id = said.to_owned();
+            let plan = world.plan();
+            let expected = (Vec::new(), vec![BlockReason::ActionsDisabled]);
+            assert_eq!((acts(&plan), reasons(&plan)), expected, "not even cordoned: {shown:?}, {said:?}");
+        }
     }
 }
 
@@ -495,18 +486,6 @@ fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_th
     }
     assert_eq!(ordered.len(), 2, "{ordered:?}");
     assert!(ordered[1] - ordered[0] >= 24 * 60, "{ordered:?}");
-}
-
-#[test]
-fn what_can_be_no_boot_id_is_none() {
-    for hostile in [String::new(), "a b".into(), "a\u{7}".into(), "a".repeat(65), "ä".into()] {
-        let mut world = sick(&[cordon(), reboot(), notify()]);
-        let node = world.node("n1");
-        node.view.boot_id = Some(hostile.clone());
-        node.report.heartbeat.as_mut().unwrap().boot_id.clone_from(&hostile);
-        let plan = world.plan();
-        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]), "{hostile:?}");
-    }
 }
 
 #[test]

@@ -2,15 +2,14 @@
 //! the kubelet that waits for it.
 
 use nrh_core::action::Restart;
-use nrh_core::command::ActionCommand;
 use nrh_core::fault::{Fault, FaultType, Severity, SubjectKind};
-use nrh_core::plan::{BlockReason, Effect, Operation};
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Daemon, Step};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{self, fault, notify, step};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, command, reasons, secs};
 
 fn restart(daemon: Daemon, with: Restart) -> Step {
     step(samples::restart(daemon, with))
@@ -28,13 +27,6 @@ fn down(kind: FaultType) -> Fault {
     Fault { severity: Severity::Critical, ..fault(kind, "it") }
 }
 
-fn order(world: &World) -> Option<ActionCommand> {
-    world.plan().effects.into_iter().find_map(|effect| match effect {
-        Effect::Act { operation: Operation::GiveCommand(order) | Operation::RunJob(order), .. } => Some(order),
-        _ => None,
-    })
-}
-
 #[test]
 fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
     let mut world = World::sick(down(FaultType::KubeletDown), ClearedBy::RestartKubelet, &[kubelet(), notify()]);
@@ -50,8 +42,8 @@ fn never_by_a_job_even_where_one_could_start() {
     let world = World::sick(down(FaultType::RuntimeListHung), ClearedBy::RestartRuntime, &ladder);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
-    let order = order(&world).unwrap();
-    assert_eq!(order.action, samples::restart(Daemon::Runtime, with));
+    let plan = world.plan();
+    assert_eq!(command(&plan).unwrap().action, samples::restart(Daemon::Runtime, with));
 }
 
 /// Told in kubernetes/kubernetes #115491.

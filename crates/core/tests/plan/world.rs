@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use nrh_core::command::ActionCommand;
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Blocked, Effect, Operation, Plan};
@@ -173,6 +174,18 @@ impl World {
         }
     }
 
+    /// Passes, each before five seconds, until that is so; how many seconds it took.
+    pub fn until(&mut self, limit: Duration, what: &str, is_so: impl Fn(&Self) -> bool) -> u64 {
+        for passed in 0..limit.as_secs() / 5 {
+            self.pass();
+            if is_so(self) {
+                return passed * 5;
+            }
+            self.tick(secs(5));
+        }
+        panic!("not {what} within {limit:?}: {:?}; {:#?}", self.did(), self.remediations);
+    }
+
     /// Decides, and does everything but the act, whose call does not arrive.
     pub fn schedule(&mut self) -> Plan {
         let plan = self.plan();
@@ -206,6 +219,22 @@ pub fn acts(plan: &Plan) -> Vec<(String, String)> {
             _ => None,
         })
         .collect()
+}
+
+/// Remediations that a plan writes.
+pub fn written(plan: &Plan) -> Vec<&Remediation> {
+    plan.effects
+        .iter()
+        .filter_map(|effect| if let Effect::WriteRemediation(written) = effect { Some(&**written) } else { None })
+        .collect()
+}
+
+/// The command that a plan gives to the probe of a node.
+pub fn command(plan: &Plan) -> Option<&ActionCommand> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Act { operation: Operation::GiveCommand(command), .. } => Some(command),
+        _ => None,
+    })
 }
 
 /// What a plan notifies people of.

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Agent, AgentSettings};
 use crate::cri::endpoint::{Endpoint, NamedBy};
+use crate::waiting::wait_until;
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::examples::CONT;

@@ -11,6 +11,7 @@ use tokio::net::UnixListener;
 
 use super::message::MAX_MESSAGE;
 use super::*;
+use crate::waiting::wait_until;
 
 mod login;
 
@@ -197,16 +198,8 @@ fn daemon(folder: &Path, connections: u32) -> Option<(PathBuf, Running)> {
         .spawn()
         .unwrap();
     let daemon = Running(daemon);
-    wait_for(|| Blocking::connect(&socket).is_ok());
+    wait_until("the bus", || Blocking::connect(&socket).is_ok());
     Some((socket, daemon))
-}
-
-fn wait_for(done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A connection as another program has it.

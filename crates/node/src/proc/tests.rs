@@ -4,11 +4,12 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::role::{Proof, Prover};
 use super::table::Bounds;
 use super::*;
+use crate::waiting::wait_until;
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -26,14 +27,6 @@ fn root() -> PathBuf {
 
 fn pid_of(child: &Child) -> i32 {
     i32::try_from(child.id()).unwrap()
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(10), "waited 10 s for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Whether a process has so many arguments: before its program has begun it has none, or its parent's.

@@ -1,8 +1,6 @@
 //! Limits, file systems, the certificate and the size of the lists: what the node gives and what is left of it.
 
 use super::*;
-use crate::fault::FaultState;
-use crate::tracker::Tracker;
 
 const KINDS: [FaultType; 8] = [
     FaultType::PidExhaustion,
@@ -242,46 +240,4 @@ fn nobody_checked_is_never_sick_and_never_clean() {
             assert_eq!(clean_at(&findings, kind, "anything"), None, "{kind}");
         }
     }
-}
-
-/// Seen, confirmed, a check that nobody could take, and gone.
-#[test]
-fn host_faults_are_confirmed_and_cleared_by_checks_only() {
-    let thresholds = Thresholds::default();
-    for kind in [FaultType::DiskFull, FaultType::PidExhaustion, FaultType::ReadOnlyFilesystem] {
-        let mut tracker = Tracker::default();
-        let mut check = |at: u64, sick: bool, blind: bool| {
-            let mut node = Node::healthy();
-            node.now = Duration::from_secs(at);
-            if sick {
-                let disk = &mut node.disks().filesystems[0];
-                match kind {
-                    FaultType::DiskFull => disk.bytes.left = 0,
-                    FaultType::ReadOnlyFilesystem => disk.read_only = Some("it is mounted read-only".into()),
-                    _ => node.host().pids[0] = limit(Owner::Node, 99, 100),
-                }
-            }
-            if blind {
-                (node.host, node.disks) = (Reading::Never, hung());
-            }
-            let findings = diagnose(&node, tracker.known(), &thresholds);
-            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            seen.faults.first().map(|fault| fault.state)
-        };
-        let mut at = 1000;
-        assert_eq!(check(at, true, false), Some(FaultState::Suspected), "{kind}");
-        let end = at + kind.usual_time_to_confirm(&thresholds).as_secs();
-        while at < end {
-            at += 50;
-            check(at, true, false);
-        }
-        assert_eq!(check(at + 60, true, false), Some(FaultState::Confirmed), "{kind}");
-        assert_eq!(check(at + 120, false, true), Some(FaultState::Confirmed), "{kind}: nobody could look");
-        assert_eq!(check(at + 180, false, false), Some(FaultState::Clearing), "{kind}");
-        assert_eq!(check(at + 240, false, false), None, "{kind}");
-    }
-}
-
-fn hung<T>() -> Reading<T> {
-    Reading::Hung { out: Duration::from_secs(20) }
 }

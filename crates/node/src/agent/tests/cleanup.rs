@@ -108,7 +108,7 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
     let mut parent = parent.args(["-namespace", "k8s.io", "-id", &with_child]).spawn().unwrap();
     let pid = i32::try_from(parent.id()).unwrap();
     let table = || crate::proc::table(std::path::Path::new("/proc")).unwrap();
-    process::wait_until("a child", || table().iter().any(|process| process.parent == pid));
+    wait_until("a child", || table().iter().any(|process| process.parent == pid));
     let found = table();
     let found = crate::proc::find(&found, pid).unwrap();
     let process = ProcessRef {

@@ -58,7 +58,7 @@ impl Docked {
 async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_waits() {
     let docked = Docked::new();
     done(&docked.execute(&docked.command(CONT)).await);
-    process::wait_until("the trap", || docked.shim.resumed() == 1);
+    wait_until("the trap", || docked.shim.resumed() == 1);
     docked.neighbour_untouched();
 }
 

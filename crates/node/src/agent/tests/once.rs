@@ -44,7 +44,7 @@ async fn two_collectors_released_at_once_signal_once() {
             }
             _ => panic!("nobody acted: {outcomes:?}"),
         }
-        process::wait_until("the trap", || shim.resumed() > 0);
+        wait_until("the trap", || shim.resumed() > 0);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(shim.resumed(), 1, "{outcomes:?}");
     }
@@ -59,7 +59,7 @@ async fn a_restarted_collector_is_told_what_came_of_it() {
     let first = node.execute(&command).await;
     done(&first);
     // A trap runs a moment after the signal: one that is stopped before has not run at all.
-    process::wait_until("the trap", || shim.resumed() == 1);
+    wait_until("the trap", || shim.resumed() == 1);
     shim.stop();
     assert_eq!(node.execute(&command).await, first);
     // Also when its time is over and a newer leader has come since.
@@ -117,7 +117,7 @@ async fn an_operation_id_serves_one_order_only() {
     second.stop();
     let command = resume(&shim, &sandbox);
     done(&node.execute(&command).await);
-    process::wait_until("the trap", || shim.resumed() == 1);
+    wait_until("the trap", || shim.resumed() == 1);
     let again = ActionCommand { operation_id: command.operation_id.clone(), epoch: 4, ..resume(&shim, &sandbox) };
     done(&node.execute(&again).await);
     assert_eq!(shim.resumed(), 1, "the same attempt, given again by a new leader, is told its outcome");

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::proc::{self, PROC};
+use crate::waiting::wait_until;
 use nrh_core::fault::{ProcessRef, Role};
 
 /// Waits for input for ever and writes a line to `$1` for each SIGCONT; ends when the test does, since the
@@ -23,14 +23,6 @@ const WAIT: &str = r#"
 pub(super) fn id() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     format!("{:032x}{:032x}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-pub(super) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited 20 s for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A folder with programs under names of our choice, and the pipe that keeps them waiting.

@@ -48,7 +48,7 @@ impl Frozen {
 async fn a_frozen_shim_is_resumed_and_its_neighbour_is_not() {
     let frozen = Frozen::new();
     done(&frozen.node.execute(&resume(&frozen.shim, &frozen.sandbox)).await);
-    process::wait_until("the trap", || frozen.shim.resumed() == 1);
+    wait_until("the trap", || frozen.shim.resumed() == 1);
     assert_ne!(frozen.shim.state(), Some('T'));
     frozen.neighbour_untouched();
 }
@@ -97,7 +97,7 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
         );
         assert!(outcome.message.contains("in state S and not stopped; it is in state"), "{}", outcome.message);
     }
-    process::wait_until("three traps", || shim.resumed() == 3);
+    wait_until("three traps", || shim.resumed() == 3);
 
     node.runtime.set(|world| {
         world.tasks = [(container.clone(), Says::Running), (sandbox.clone(), Says::Running)].into();
@@ -160,7 +160,7 @@ async fn a_process_that_has_ended_is_gone_or_was_replaced() {
     let first = node.stage.shim(&sandbox);
     let command = resume(&first, &sandbox);
     drop(first);
-    process::wait_until("the end", || {
+    wait_until("the end", || {
         crate::proc::Handle::open(std::path::Path::new("/proc"), command.target.process.as_ref().unwrap().pid).is_err()
     });
     refused(&node.execute(&command).await, OutcomeReason::TargetGone);
@@ -253,7 +253,7 @@ async fn a_stopped_conmon_is_resumed_and_never_killed() {
     refused(&node.execute(&kill).await, OutcomeReason::Protected);
     assert_eq!((conmon.state(), conmon.resumed()), (Some('T'), 0));
     done(&node.execute(&ActionCommand { operation_id: "again".to_owned(), ..resume }).await);
-    process::wait_until("the trap", || conmon.resumed() == 1);
+    wait_until("the trap", || conmon.resumed() == 1);
     // Another container's, and one that is not CRI-O's.
     refused(&node.execute(&super::resume(&conmon, &id())).await, OutcomeReason::TargetChanged);
     let podman = node.stage.conmon(&container, "agitated_bell");

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::process::wait_until;
 use super::runtime::{Wrong, container, sandbox};
 use super::*;
 use nrh_core::action::ThawCgroup;

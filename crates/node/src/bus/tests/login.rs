@@ -47,7 +47,7 @@ async fn a_real_bus_carries_the_way_to_a_reboot_and_who_blocks_it() {
 
     let world = Arc::new(Mutex::new(World::default()));
     stand_in(&socket, &world);
-    wait_for(|| {
+    wait_until("the stand-in", || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let socket = socket.clone();
         std::thread::spawn(move || runtime.unwrap().block_on(may_reboot(&socket, LIMIT)).is_ok()).join().unwrap()

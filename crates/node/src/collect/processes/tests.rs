@@ -5,9 +5,9 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use super::*;
+use crate::waiting::wait_until;
 
 mod crio;
 mod flood;
@@ -271,7 +271,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
         processes.into_iter().filter(|seen| matches!(seen.part, Part::NetworkPlugin { .. })).collect()
     };
     // The others come once the first has its lock.
-    until("the holder", || {
+    wait_until("the holder", || {
         plugins_seen(&mut eye).iter().any(|seen| {
             Handle::open(Path::new(proc::PROC), seen.pid)
                 .and_then(|handle| handle.locked_files())
@@ -280,7 +280,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     });
     writeln!(input, "{}\n{}\nwait", waiter("s2"), waiter("s3")).unwrap();
     let mut last = Vec::new();
-    until("all three to be old enough and named", || {
+    wait_until("all three to be old enough and named", || {
         last = plugins_seen(&mut eye);
         last.len() == 3 && last.iter().all(|seen| seen.age >= YOUNG)
     });
@@ -350,14 +350,6 @@ fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
     let table = root.eye().check(false).unwrap();
     assert_eq!(table.processes.len(), 2);
     assert!(table.left_out.locks.unwrap().contains("cannot be read"));
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited 20 s for {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// A made-up process in state D, after so many switches.

@@ -1,51 +1,31 @@
 //! The controller against an API server in memory, with paused time: whole remediations, and everything that may
 //! go wrong between two calls.
 
-#[path = "controller/admission.rs"]
 mod admission;
-#[path = "controller/by_hand.rs"]
 mod by_hand;
-#[path = "controller/cordons.rs"]
 mod cordons;
-#[path = "controller/disruption.rs"]
 mod disruption;
-#[path = "controller/drains.rs"]
 mod drains;
+#[path = "../fake_api/mod.rs"]
 mod fake_api;
-#[path = "controller/flaps.rs"]
 mod flaps;
-#[path = "controller/hand_offs.rs"]
 mod hand_offs;
-#[path = "controller/last_check.rs"]
 mod last_check;
-#[path = "controller/ledger.rs"]
 mod ledger;
-#[path = "controller/marks.rs"]
 mod marks;
-#[path = "controller/matching.rs"]
 mod matching;
-#[path = "controller/metal3.rs"]
 mod metal3;
-#[path = "controller/orders.rs"]
 mod orders;
-#[path = "controller/pods_in_any_order.rs"]
 mod pods_in_any_order;
-#[path = "controller/reboots.rs"]
 mod reboots;
-#[path = "controller/requests.rs"]
 mod requests;
-#[path = "controller/restored.rs"]
 mod restored;
-#[path = "controller/retries.rs"]
 mod retries;
-#[path = "controller/scrapes.rs"]
 mod scrapes;
+#[path = "../simulated_node/mod.rs"]
 mod simulated_node;
-#[path = "controller/stuck_pods.rs"]
 mod stuck_pods;
-#[path = "controller/taints.rs"]
 mod taints;
-#[path = "controller/unreadable.rs"]
 mod unreadable;
 
 use std::collections::BTreeSet;
@@ -68,13 +48,8 @@ fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
 
 #[tokio::test(start_paused = true)]
 async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
+    let world = World::healthy();
     let replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
         .until("all have reported", || {
             let reports = world.api.list("noderuntimehealths");
@@ -91,11 +66,7 @@ async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
     let remediation = position(&writes, "create noderemediations/");
     let job = position(&writes, "create jobs/");
     assert!(ledger < remediation && remediation < job, "{writes:#?}");
-    world
-        .until("the slot is given back", || {
-            world.api.get("configmaps", "nrh-ledger").is_some_and(|map| map["data"]["ledger.json"] == "{\"slots\":{}}")
-        })
-        .await;
+    world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
     world
         .until("the finalizer is off", || {
             world
@@ -116,25 +87,21 @@ async fn what_is_confirmed_stands_on_the_node_for_other_tools_where_that_is_want
     let world = World::new(2);
     let replica = world.mirroring("a", "ContainersUnresponsive,KubeletUnhealthy");
     world.probe("w1");
-    let of = |node: &str, kind: &str| {
-        let node = world.api.get("nodes", node).unwrap();
-        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == kind)
-    };
+    let of = |node, kind| world.condition("nodes", node, kind);
     let stands = |status: &str, reason: &str| {
-        of("w1", "ContainersUnresponsive").is_some_and(|one| one["status"] == status && one["reason"] == reason)
+        let one = of("w1", "ContainersUnresponsive");
+        one["status"] == status && one["reason"] == reason
     };
     world.until("no problem", || stands("False", "NoFaultConfirmed")).await;
     world.set_sick("w1", true);
     world.until("a problem", || stands("True", "HungContainer")).await;
     // Of what was not wanted, and of a node that has not reported, nothing is claimed.
-    assert_eq!(of("w1", "RestartUnsafe"), None);
-    assert_eq!(of("w2", "ContainersUnresponsive"), None);
-    assert!(of("w1", "Ready").is_some_and(|ready| ready["status"] == "True"), "the kubelet's own stays");
-    let since = of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"].clone();
+    assert_eq!((of("w1", "RestartUnsafe"), of("w2", "ContainersUnresponsive")), (Value::Null, Value::Null));
+    assert_eq!(of("w1", "Ready")["status"], "True", "the kubelet's own stays");
+    let since = of("w1", "ContainersUnresponsive")["lastTransitionTime"].clone();
     world.set_sick("w1", false);
     world.until("it is gone", || stands("False", "NoFaultConfirmed")).await;
-    assert_ne!(of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"], since);
+    assert_ne!(of("w1", "ContainersUnresponsive")["lastTransitionTime"], since);
     let writes = world.api.writes().into_iter().filter(|write| write.starts_with("patch nodes/")).count();
     assert!((3..=6).contains(&writes), "{writes} writes to Nodes");
     replica.stop().await.unwrap();
@@ -142,20 +109,15 @@ async fn what_is_confirmed_stands_on_the_node_for_other_tools_where_that_is_want
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_records_and_touches_nothing() {
-    let world = World::new(3);
+    let world = World::healthy();
     world.policy("hung", "DryRun", &World::release());
-    world.kubelets();
     world.set_sick("w1", true);
-    let replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
+    let _replica = world.controller("a");
     world.until("simulated", || world.phases() == ["Simulated"]).await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(world.phases(), ["Simulated"]);
     let acts: Vec<String> = world.api.acts().into_iter().filter(|act| !act.contains("configmaps/")).collect();
     assert_eq!(acts, Vec::<String>::new());
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,17 +140,15 @@ async fn a_crash_after_any_write_is_repaired_by_the_next_process_with_one_job_in
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_names_no_remediation_is_taken_off_whatever_it_says() {
     let marks = ["an-remediation-that-is-gone", "", "no/name", "../nodes/w1", "Not A Name"];
-    let world = World::new(marks.len());
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(marks.len(), &World::release());
     let node = |at: usize| format!("w{}", at + 1);
     for (at, mark) in marks.iter().enumerate() {
         world.api.change("nodes", &node(at), |node| {
             node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!(mark);
             node["spec"]["unschedulable"] = json!(true);
         });
-        world.probe(&node(at));
     }
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     for (at, mark) in marks.iter().enumerate() {
         world
             .until(&format!("mark {mark:?} is off"), || {
@@ -198,24 +158,20 @@ async fn a_mark_that_names_no_remediation_is_taken_off_whatever_it_says() {
             })
             .await;
     }
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_on_the_ledger_opens_nothing() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(3, &World::release());
     world.set_sick("w1", true);
-    world.probe("w1");
     // The first, empty one may be made; taking a slot in it may not.
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     sleep(Duration::from_mins(3)).await;
     assert!(world.api.list("noderemediations").is_empty());
     assert!(world.api.list("jobs").is_empty());
     world.api.unhook();
     world.until("it goes on when the ledger can be written", || !world.api.list("jobs").is_empty()).await;
-    replica.crash().await;
 }
 
 /// A leader opens a remediation, cannot make its Job, and dies.
@@ -228,35 +184,29 @@ async fn die_with_a_remediation_open(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
+    let world = World::healthy();
     world.set_sick("w1", true);
-    world.probe("w1");
     die_with_a_remediation_open(&world).await;
     let written = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["written"].to_string();
     let by_first = written();
     // What the first has sent could arrive now, and the second would not see it: its slot stands in what it has read.
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
-    let second = world.controller("b");
+    let _second = world.controller("b");
     sleep(Duration::from_mins(1)).await;
     assert!(world.api.list("jobs").is_empty(), "{:?}", world.api.acts());
     world.api.unhook();
     world.until("it goes on once it has written the ledger", || !world.api.list("jobs").is_empty()).await;
     assert!(written().contains("in term ") && written() != by_first, "{by_first} and {}", written());
-    second.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release_then_kill());
+    let world = World::probing(3, &World::release_then_kill());
     world.kubelets();
     world.set_sick("w1", true);
-    world.probe("w1");
     die_with_a_remediation_open(&world).await;
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(403)));
-    let second = world.controller("b");
+    let _second = world.controller("b");
     sleep(Duration::from_mins(20)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
     world.api.unhook();
@@ -265,43 +215,33 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     let did: Vec<(&Value, &Value)> =
         steps.as_array().unwrap().iter().map(|step| (&step["releaseHungProcess"]["signal"], &step["state"])).collect();
     assert!(did.iter().all(|(signal, _)| *signal == "SIGCONT"), "nothing harsher: {did:?}");
-    second.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_slot_of_a_remediation_that_no_watch_shows_is_not_given_back() {
-    let world = World::new(4);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(4, &World::release());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxInFlight"] = json!(1));
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3", "w4"] {
-        world.probe(node);
-    }
     die_with_a_remediation_open(&world).await;
     // The second reads everything, and of remediations an answer from before the first one.
     world.api.hook(|call| (call.verb == "list" && call.target.plural == "noderemediations").then_some(Fault::Empty));
-    let second = world.controller("b");
+    let _second = world.controller("b");
     world.set_sick("w2", true);
     sleep(Duration::from_secs(150)).await;
     let asked = world.api.calls().iter().any(|call| call.verb == "get" && call.target.plural == "noderemediations");
     let remediations = world.api.list("noderemediations");
     let nodes: Vec<&Value> = remediations.iter().map(|remediation| &remediation["spec"]["nodeName"]).collect();
     assert_eq!((nodes, asked), (vec![&json!("w1")], true), "one at a time, and that one is there");
-    second.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
-    let world = World::new(3);
     let mut steps = World::release();
     steps[0]["approval"] = json!("Manual");
-    world.policy("hung", "Enforce", &steps);
+    let world = World::probing(3, &steps);
     world.kubelets();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.writes());
@@ -325,7 +265,6 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
     assert_eq!(world.api.list("noderemediations")[0]["status"]["attempts"][0]["approvedBy"], "ann");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -346,8 +285,6 @@ async fn two_leaders_act_once() {
         assert_eq!(jobs_created(&world.api.calls()).len(), 1);
         assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], Value::Null);
         assert!(!one.task.is_finished() && !two.task.is_finished());
-        one.crash().await;
-        two.crash().await;
     }
 }
 
@@ -369,13 +306,12 @@ async fn a_remediation_that_somebody_else_wrote_meanwhile_is_not_written_over() 
             });
         })))
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("cancelled", || world.phases().contains(&"Cancelled".to_owned())).await;
     sleep(Duration::from_mins(2)).await;
     let first =
         world.api.list("noderemediations").into_iter().find(|e| e["status"]["message"] == "the successor's word");
     assert_eq!(first.unwrap()["status"]["phase"], "Cancelled");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -384,7 +320,7 @@ async fn a_node_replaced_in_the_middle_is_touched_no_more() {
     world.set_kubelet(false);
     world.kubelets();
     world.set_sick("w1", true);
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("under way", || !world.api.list("jobs").is_empty()).await;
     assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true);
     world.api.remove("nodes", "w1");
@@ -398,7 +334,6 @@ async fn a_node_replaced_in_the_middle_is_touched_no_more() {
     let report = world.api.get("noderuntimehealths", "w1").unwrap();
     let uid = &world.api.get("nodes", "w1").unwrap()["metadata"]["uid"];
     assert_eq!(&report["metadata"]["ownerReferences"][0]["uid"], uid, "the report belongs to the new node");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -411,7 +346,7 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
     );
     world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "wrong"},
         "spec": {"rules": [{"name": "r", "match": {"faults": []}, "steps": []}, {"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "ReleaseHungProcess"}]}]}}));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.until("reports exist", || world.api.list("noderuntimehealths").len() == 4).await;
     world.kubelets();
     for node in ["w1", "w2", "w4"] {
@@ -422,13 +357,9 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
     });
     world.set_sick("w1", true);
     world.until("the others go on", || world.phases() == ["Succeeded"]).await;
-    let valid = |name: &str| -> Value {
-        let policy = world.api.get("remediationpolicies", name).unwrap();
-        policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone()
-    };
-    assert_eq!(valid("hung")["status"], "True");
-    assert_eq!(valid("strange")["status"], "False");
-    let wrong = valid("wrong");
+    assert_eq!(world.ready_of("hung")["status"], "True");
+    assert_eq!(world.ready_of("strange")["status"], "False");
+    let wrong = world.ready_of("wrong");
     assert_eq!(wrong["status"], "False");
     for error in [
         "expected at least one of faults and nodeConditions",
@@ -440,7 +371,6 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
     }
     let acts = jobs_created(&world.api.calls());
     assert!(acts.iter().all(|job| job.contains("/w1-")), "{acts:?}");
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -455,11 +385,10 @@ async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_i
     world.api.set_down(false);
     // A leader that could not renew has ended its process; its pod is started again.
     assert!(ended, "a leader without its lease must not go on");
-    let next = world.controller("a");
+    let _next = world.controller("a");
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
-    next.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -470,39 +399,35 @@ async fn errors_about_one_node_do_not_stop_the_others() {
         let about_w1 = call.line().contains("/w1-");
         (about_w1 && call.target.plural == "noderemediations" && call.is_write()).then_some(Fault::Code(500))
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.set_sick("w2", true);
     world.until("w2 is healed", || world.phases().contains(&"Succeeded".to_owned())).await;
     assert!(world.api.list("jobs").iter().all(|job| job["spec"]["template"]["spec"]["nodeName"] == "w2"));
     world.api.unhook();
     world.until("w1 too", || world.phases() == ["Succeeded", "Succeeded"]).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once() {
     let world = World::healthy();
     world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(403)));
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("tried", || !jobs_created(&world.api.calls()).is_empty()).await;
     sleep(Duration::from_secs(50)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1, "it waits for its cool-down");
-    let report = world.api.get("noderuntimehealths", "w1").unwrap();
-    let blocked = report["status"]["remediation"]["blocked"][0].as_str().unwrap();
+    let blocked = world.blocked("w1");
     assert!(
         blocked.starts_with("RequestRejected: ReleaseHungProcess(SIGCONT)") && blocked.contains("(403)"),
         "{blocked}"
     );
-    let condition = report["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "SelfHealing");
-    assert_eq!(condition.unwrap()["status"], "False", "{report}");
+    assert_eq!(world.condition("noderuntimehealths", "w1", "SelfHealing")["status"], "False");
     let told =
         world.api.list("events").iter().any(|e| e["reason"] == "ActionNotExecuted" && e.to_string().contains("(403)"));
     assert!(told, "{:#?}", world.api.list("events"));
     world.api.unhook();
     world.until("healed when it is allowed", || world.phases() == ["Succeeded"]).await;
-    replica.crash().await;
 }
 
 /// Told in NVIDIA/NVSentinel #121.
@@ -535,12 +460,11 @@ async fn each_last_no_is_heard() {
             }
             None
         });
-        let replica = world.controller("a");
+        let _replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("a remediation was opened", || *said.lock().unwrap()).await;
         sleep(Duration::from_mins(1)).await;
         assert!(world.api.list("jobs").is_empty(), "{name}: {:#?}", world.api.writes());
-        replica.crash().await;
     }
 }
 
@@ -578,11 +502,9 @@ async fn no_call_goes_beyond_the_listed_rights() {
 
 #[tokio::test(start_paused = true)]
 async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sent_there() {
-    let world = World::new(1);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(1, &World::release());
     world.kubelets();
-    let replica = world.controller("a");
-    world.probe("w1");
+    let _replica = world.controller("a");
     let status = || world.status("w1");
     world.until("the kubelet's version is told", || status()["kubeletVersion"] == "v1.36.3").await;
     // At rest its status is written every five minutes: that it is old means nothing. By then it was watched for long enough to be
@@ -594,11 +516,8 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     sleep(Duration::from_secs(85)).await;
     assert_eq!(status()["clusterFaults"], Value::Null, "it may still be on its way");
     world.until("it is named", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
-    let stands = |kind: &str| {
-        let conditions = status()["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|c| c["type"] == kind).map(|c| c["status"].clone())
-    };
-    assert_eq!(stands("PodsProgressing"), Some(json!("False")));
+    let progressing = || world.condition("noderuntimehealths", "w1", "PodsProgressing")["status"].clone();
+    assert_eq!(progressing(), "False");
     let written = || world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count();
     let before = written();
     sleep(Duration::from_mins(10)).await;
@@ -610,8 +529,7 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     world.set_sick("w1", false);
     world.write_node_status("w1");
     world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
-    world.until("pods get on", || stands("PodsProgressing") == Some(json!("True"))).await;
-    replica.crash().await;
+    world.until("pods get on", || progressing() == "True").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -623,7 +541,7 @@ async fn a_condition_that_a_policy_asks_for_is_told_and_its_heartbeats_write_not
         policy["spec"]["rules"] = json!([{"name": "kernel", "match": {"nodeConditions": [asked], "minDuration": "2m"},
             "steps": [{"action": "Notify"}]}]);
     });
-    let replica = world.controller("a");
+    let _replica = world.controller("a");
     world.probe("w1");
     let status = || world.status("w1");
     world.until("it is well", || status()["summary"]["health"] == "Healthy").await;
@@ -652,7 +570,6 @@ async fn a_condition_that_a_policy_asks_for_is_told_and_its_heartbeats_write_not
     world.until("people are told", || world.phases() == ["Failed"]).await;
     write("False", "no deadlock");
     world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
-    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -663,10 +580,9 @@ async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_on
     world.until("the ledger too", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
     replica.crash().await;
     world.api.remove("remediationpolicies", "dry-run");
-    let replica = world.controller("b");
+    let _replica = world.controller("b");
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.get("remediationpolicies", "dry-run").is_none(), "who removed it is not overruled");
-    replica.crash().await;
 }
 
 #[test]
