@@ -96,7 +96,8 @@ impl Checker {
     }
 
     /// Checks that Docker lists the container with the labels of the command's pod; returns the listed state. A list
-    /// does not wait for any container.
+    /// does not wait for any container. A sandbox is a container too, and Docker's list of containers lacks it: a command
+    /// names it as the sandbox alone, or as both where a client works on it.
     pub(super) async fn of_the_ordered_pod(
         &self,
         docker: &Docker,
@@ -104,7 +105,7 @@ impl Checker {
         id: &str,
     ) -> Result<ContainerState, Refusal> {
         let bound = self.bounds.call;
-        let listed = if target.container_id.is_some() {
+        let listed = if target.container_id.is_some() && target.container_id != target.sandbox_id {
             docker.containers(bound).await.map_err(|error| asked("the list of containers", &error))?
         } else {
             let list = docker.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
