@@ -192,7 +192,9 @@ impl Checker {
             return Err(Refusal::new(OutcomeReason::TargetGone, message));
         };
         same_object(seen, target)?;
-        lists.sandbox_is_missing(seen)?;
+        if !lists.without_sandbox()?.contains(&seen) {
+            return Err(recovered(format!("the runtime lists sandbox {}", seen.sandbox_id)));
+        }
         self.kubelet_leaves_it(&cri, seen).await?;
         match cri.sandbox_ready(&seen.sandbox_id, self.bounds.call).await {
             Err(CriError::NotFound) => {}
@@ -286,19 +288,17 @@ struct Lists {
 }
 
 impl Lists {
-    fn sandbox_is_missing(&self, container: &ContainerSeen) -> Result<(), Refusal> {
+    /// The containers whose sandbox is in neither list. Refuses where they are so many that the lists prove nothing.
+    fn without_sandbox(&self) -> Result<Vec<&ContainerSeen>, Refusal> {
         let known: BTreeSet<&str> = self.before.iter().chain(&self.after).map(|seen| seen.id.as_str()).collect();
-        if known.contains(container.sandbox_id.as_str()) {
-            return Err(recovered(format!("the runtime lists sandbox {}", container.sandbox_id)));
-        }
-        let odd = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).count();
-        if odd > MAX_ODD && odd.saturating_mul(2) > self.containers.len() {
-            let all = self.containers.len();
+        let without: Vec<_> = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).collect();
+        let (odd, all) = (without.len(), self.containers.len());
+        if odd > MAX_ODD && odd.saturating_mul(2) > all {
             return Err(Refusal::cannot_check(format!(
                 "{odd} of {all} containers have no listed sandbox: that is a list with a hole, not {odd} orphans"
             )));
         }
-        Ok(())
+        Ok(without)
     }
 }
 

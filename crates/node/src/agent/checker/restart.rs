@@ -167,7 +167,7 @@ impl Checker {
     async fn kubelet_would_start(&self) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let lists = self.lists(&client).await?;
-        match lists.containers.iter().find(|seen| lists.sandbox_is_missing(seen).is_ok()) {
+        match lists.without_sandbox()?.first() {
             None => Ok(()),
             Some(orphan) => {
                 let message = format!(

@@ -199,6 +199,14 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
 }
 
 #[tokio::test]
+async fn a_list_with_a_hole_is_no_list_without_orphans() {
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    let containers = (0..10).map(|_| runtime::container(&id(), &id(), 1)).collect();
+    daemons.node.runtime.set(|world| world.containers = containers);
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "a list with a hole");
+}
+
+#[tokio::test]
 async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     let file = |file: &str, active: &str, sub| UnitSeen { file: file.to_owned(), ..unit(active, sub) };
     let load = |load: &str| UnitSeen { load: load.to_owned(), ..unit("inactive", "dead") };
