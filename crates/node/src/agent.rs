@@ -82,6 +82,8 @@ pub struct AgentSettings {
     pub endpoint: Endpoint,
     /// Docker's own socket; used if Docker is the runtime.
     pub docker_socket: PathBuf,
+    /// The kubelet's version, if it is known.
+    pub kubelet_version: Option<String>,
     /// The node's system bus; if `None`, the executor looks for it.
     pub bus: Option<PathBuf>,
     /// Whether actions are allowed; if not, every command is refused.
@@ -108,6 +110,7 @@ impl AgentSettings {
             state_dir: state_dir.to_owned(),
             endpoint,
             docker_socket: PathBuf::from(DOCKER),
+            kubelet_version: None,
             bus: None,
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
@@ -143,6 +146,7 @@ impl Agent {
                 prover,
                 endpoint: settings.endpoint,
                 docker: settings.docker_socket,
+                kubelet_version: settings.kubelet_version,
                 bus: settings.bus,
                 host: settings.host,
                 bounds: settings.bounds,

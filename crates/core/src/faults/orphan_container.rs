@@ -95,10 +95,16 @@ fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
 
 /// Whether the kubelet is known to be one that dies at start on any orphan.
 fn kubelet_before_1_24(seen: &Observations) -> bool {
-    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref()).unwrap_or_default();
-    let mut parts = version.trim_start_matches('v').split('.');
-    let (major, minor) = (parts.next(), parts.next().and_then(|minor| minor.parse::<u32>().ok()));
-    major == Some("1") && minor.is_some_and(|minor| minor < 24)
+    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
+    dies_of_orphans(version) == Some(true)
+}
+
+/// Whether a kubelet of this version dies at start on any orphan, also on one that has ended: those before 1.24 do. `None`: the
+/// version is not known.
+pub fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
+    let mut parts = version?.trim_start_matches('v').split('.').map(str::parse::<u32>);
+    let version = (parts.next()?.ok()?, parts.next()?.ok()?);
+    Some(version < (1, 24))
 }
 
 fn orphan(

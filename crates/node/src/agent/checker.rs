@@ -85,6 +85,8 @@ pub(super) struct Checker {
     pub(super) prover: Prover,
     pub(super) endpoint: Endpoint,
     pub(super) docker: PathBuf,
+    /// The kubelet's version, if it is known.
+    pub(super) kubelet_version: Option<String>,
     /// The system bus; if `None`, it is looked for.
     pub(super) bus: Option<PathBuf>,
     /// Root of the node's own file systems.

@@ -14,7 +14,9 @@ use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::FaultType;
 use nrh_core::faults::exhaustion::SICK;
+use nrh_core::faults::orphan_container::dies_of_orphans;
 use nrh_core::faults::runtime_client_hung::ENDING;
+use nrh_core::observation::{ContainerSeen, ContainerState};
 use nrh_core::policy::Daemon;
 use nrh_core::text::bounded;
 
@@ -163,16 +165,22 @@ impl Checker {
     }
 
     /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes
-    /// at its start.
+    /// at its start. A container that has ended is left over wherever a kubelet has replaced a lost sandbox, and a kubelet that
+    /// is known to be 1.24 or newer starts beside it.
     async fn kubelet_would_start(&self) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let lists = self.lists(&client).await?;
-        match lists.without_sandbox()?.first() {
+        let version = self.kubelet_version.as_deref();
+        let starts_beside = dies_of_orphans(version) == Some(false);
+        let harms = |seen: &&&ContainerSeen| !starts_beside || seen.state != ContainerState::Exited;
+        match lists.without_sandbox()?.iter().find(harms) {
             None => Ok(()),
             Some(orphan) => {
                 let message = format!(
-                    "the sandbox of container {} is gone: a kubelet may die of it; clean it up first",
-                    orphan.id
+                    "the sandbox of container {} ({:?}) is gone: a kubelet ({}) may die of it at its start; clean it up first",
+                    orphan.id,
+                    orphan.state,
+                    bounded(version.unwrap_or("its version is not known"), 64)
                 );
                 Err(Refusal::new(OutcomeReason::Protected, message))
             }

@@ -199,6 +199,28 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
 }
 
 #[tokio::test]
+async fn a_kubelet_is_started_beside_what_has_ended_unless_it_may_die_of_that() {
+    for (version, state, starts) in [
+        (Some("v1.36.1"), 2, true),
+        (Some("v1.36.1"), 0, false),
+        (Some("v1.36.1"), 1, false),
+        (Some("v1.36.1"), 3, false),
+        (Some("v1.23.17"), 2, false),
+        (None, 2, false),
+    ] {
+        let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+        daemons.node.runtime.set(|world| world.containers.push(runtime::container(&id(), &id(), state)));
+        let settings = AgentSettings { kubelet_version: version.map(ToOwned::to_owned), ..daemons.settings() };
+        let outcome = Agent::new(settings).execute(&kubelet()).await;
+        if starts {
+            done(&outcome);
+        } else {
+            daemons.left_alone(&outcome, OutcomeReason::Protected, version.unwrap_or("version is not known"));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_list_with_a_hole_is_no_list_without_orphans() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     let containers = (0..10).map(|_| runtime::container(&id(), &id(), 1)).collect();
