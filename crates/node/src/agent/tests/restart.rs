@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::agent::Bounds;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
 use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
@@ -379,6 +380,23 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
     let list = ActionCommand { operation_id: "again".into(), ..list };
     daemons.node.runtime.set(|world| world.wrong.insert("ListPodSandbox".to_owned(), runtime::Wrong::Hangs));
     done(&daemons.execute(&list).await);
+}
+
+#[tokio::test]
+async fn a_list_that_is_only_slow_is_not_hung() {
+    let daemons = Daemons::of_runtime(unit("active", "running"));
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.node.runtime.set(|world| world.wrong = [("ListPodSandbox".to_owned(), runtime::Wrong::Slow)].into());
+    let mut settings = daemons.settings();
+    settings.thresholds.set_bound(&nrh_core::thresholds::LIST_DEADLINE, Duration::from_secs(20));
+    // The call for the list is not of the time that the other checks have.
+    settings.bounds.check = Duration::from_secs(1);
+    let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
+    let outcome = Agent::new(settings).execute(&list).await;
+    daemons.left_alone(&outcome, OutcomeReason::Recovered, "lists its sandboxes");
+    // The controller waits three minutes for both.
+    let restart = |check| Bounds::default().after(Duration::from_secs(check)).restart.as_secs();
+    assert_eq!([restart(2), restart(120), restart(170)], [90, 50, 20]);
 }
 
 #[tokio::test]
