@@ -194,9 +194,7 @@ impl Finder {
         let mut settings = settings::read(&args, &self.root.join(pid.to_string()))?;
         let command = handle.stat().map_err(said)?.command;
         let kind = kind(&command);
-        if settings.runtime_endpoint.is_none() {
-            settings.runtime_endpoint = kind.and_then(|kind| kind.runtime).map(ToOwned::to_owned);
-        }
+        settings.usual_runtime = kind.and_then(|kind| kind.runtime);
         if kind.is_some_and(|kind| kind.file != "kubelet") {
             // The settings that it passes on to the kubelet inside are in its own flags and files.
             settings.kubelet = KubeletSettings::default();

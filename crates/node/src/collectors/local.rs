@@ -145,7 +145,7 @@ fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Ho
     let (at, kubelet) = (Instant::now(), finder.find().map_err(|error| failure(&error)));
     let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
-    let endpoint = endpoint::find(flags, named, host);
+    let endpoint = endpoint::find(flags, named, settings.and_then(|settings| settings.usual_runtime), host);
     let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
     let pid = kubelet.as_ref().ok().and_then(Option::as_ref).map(|found| found.pid);
     let of_kubelet = used

@@ -33,6 +33,8 @@ pub struct Settings {
     pub healthz_address: IpAddr,
     /// Endpoint of the runtime, as written.
     pub runtime_endpoint: Option<String>,
+    /// Socket of the runtime that a kubelet of this kind brings. It may use another one.
+    pub usual_runtime: Option<&'static str>,
     /// Whether the kubelet is in this process's network namespace.
     pub same_network: bool,
     /// The kubelet's own port; `None` = its place is not known.
@@ -47,6 +49,7 @@ impl Default for Settings {
             healthz_port: 10248,
             healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             runtime_endpoint: None,
+            usual_runtime: None,
             same_network: true,
             server: Some(Server::default()),
             kubelet: KubeletSettings { source: SettingsSource::Default, ..KubeletSettings::default() },

@@ -179,7 +179,8 @@ fn k3s_brings_its_own_kubelet_and_runtime() {
     let root = Proc::new();
     root.with(40, "k3s-agent", "/var/lib/rancher/k3s/data/current/bin/k3s", "k3s agent", 900);
     let settings = Finder::new(root.0.path()).find().unwrap().unwrap().settings.unwrap();
-    assert_eq!(settings.runtime_endpoint.as_deref(), Some("/run/k3s/containerd/containerd.sock"));
+    assert_eq!(settings.runtime_endpoint, None, "nobody has named it");
+    assert_eq!(settings.usual_runtime, Some("/run/k3s/containerd/containerd.sock"));
     assert_eq!(settings.kubelet.source, nrh_core::observation::SettingsSource::Assumed);
 }
 
