@@ -36,8 +36,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Largest number of candidates in a list that is complete. If more containers than this, and more than `MANY_PERCENT` of all
-/// containers, have no sandbox, the list of sandboxes is incomplete, and none of them is an orphan.
+/// Largest number of sandboxes that a complete list may lack. If it lacks more than this, and more than `MANY_PERCENT` of all
+/// that containers name, the list is incomplete, and no container is an orphan. The containers of one pod are one sandbox.
 const MANY: usize = 3;
 const MANY_PERCENT: usize = 30;
 
@@ -48,11 +48,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let candidates = candidates(lists);
-    if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
+    let (missing, all) = (sandboxes(candidates.iter().copied()), sandboxes(&lists.containers));
+    if missing > MANY && missing * 100 > MANY_PERCENT * all {
         let detail = format!(
-            "{} of {} containers have no sandbox in the list: the list is taken to be incomplete",
-            candidates.len(),
-            lists.containers.len()
+            "the list lacks {missing} of the {all} sandboxes that containers name: it is taken to be incomplete"
         );
         return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
@@ -91,6 +90,11 @@ fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
         .filter(|container| container.pod.as_ref().is_some_and(|pod| !pod.uid.is_empty()))
         .filter(|container| !known.contains(container.sandbox_id.as_str()))
         .collect()
+}
+
+/// How many sandboxes these containers name.
+fn sandboxes<'a>(containers: impl IntoIterator<Item = &'a ContainerSeen>) -> usize {
+    containers.into_iter().map(|container| container.sandbox_id.as_str()).collect::<BTreeSet<_>>().len()
 }
 
 /// Whether the kubelet is known to be one that dies at start on any orphan.
