@@ -187,6 +187,7 @@ impl Checker for KubeletChecker {
             *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
             return Ok(seen);
         };
+        *lock(&self.shared.no_pod_groups) = found.settings.as_ref().is_ok_and(|settings| settings.no_pod_groups);
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
         match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
             Err(reason) => seen.note = Some(reason),
