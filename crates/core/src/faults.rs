@@ -18,7 +18,7 @@ mod network_not_ready;
 pub mod network_plugin_hung;
 mod node_condition;
 mod node_flapping;
-mod orphan_container;
+pub mod orphan_container;
 mod pleg_stalled;
 mod probe_degraded;
 pub mod probe_not_reporting;

@@ -82,6 +82,8 @@ pub struct AgentSettings {
     pub endpoint: Endpoint,
     /// Docker's own socket; used if Docker is the runtime.
     pub docker_socket: PathBuf,
+    /// The kubelet's version, if it is known.
+    pub kubelet_version: Option<String>,
     /// The node's system bus; if `None`, the executor looks for it.
     pub bus: Option<PathBuf>,
     /// Whether actions are allowed; if not, every command is refused.
@@ -108,6 +110,7 @@ impl AgentSettings {
             state_dir: state_dir.to_owned(),
             endpoint,
             docker_socket: PathBuf::from(DOCKER),
+            kubelet_version: None,
             bus: None,
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
@@ -143,6 +146,7 @@ impl Agent {
                 prover,
                 endpoint: settings.endpoint,
                 docker: settings.docker_socket,
+                kubelet_version: settings.kubelet_version,
                 bus: settings.bus,
                 host: settings.host,
                 bounds: settings.bounds,
@@ -154,7 +158,7 @@ impl Agent {
 
     /// Executes one command, at most once per operation id.
     ///
-    /// The call is bounded: the preflight by `bounds.check`, the action by the sum of its own bounds. A repeated call
+    /// The call is bounded: the preflight by its longest time, the action by the sum of its own bounds. A repeated call
     /// with the same command returns the stored outcome.
     pub async fn execute(&self, command: &ActionCommand) -> Outcome {
         let outcome = self.carry_out(command).await.unwrap_or_else(|refusal| refusal.outcome(command));
@@ -192,10 +196,10 @@ impl Agent {
         }
         self.admit(command).await?;
         let began = Instant::now();
-        let checked =
-            tokio::time::timeout(self.checker.bounds.check, execute::check(&self.checker, command, &task)).await;
+        let longest = self.checker.longest_check(command.fault_type);
+        let checked = tokio::time::timeout(longest, execute::check(&self.checker, command, &task)).await;
         let checked = checked.unwrap_or_else(|_| {
-            let seconds = self.checker.bounds.check.as_secs();
+            let seconds = longest.as_secs();
             Err(Refusal::cannot_check(format!("the check took longer than {seconds}s")))
         });
         let allowed = match checked {
@@ -203,8 +207,9 @@ impl Agent {
             Err(refusal) => return self.refuse(command, refusal).await,
         };
         // If the process was stalled, the results of the check are old: they describe the past, not the present.
-        if began.elapsed() > self.checker.bounds.check {
-            let seconds = self.checker.bounds.check.as_secs();
+        let took = began.elapsed();
+        if took > longest {
+            let seconds = longest.as_secs();
             let refusal =
                 Refusal::cannot_check(format!("this process was stalled: its check is older than {seconds}s"));
             return self.refuse(command, refusal).await;
@@ -212,7 +217,7 @@ impl Agent {
         if !self.claims.claim(command, None).map_err(no_state)? {
             return self.claimed_by_another(command).await;
         }
-        let outcome = execute::execute(command, allowed, &self.checker.bounds).await;
+        let outcome = execute::execute(command, allowed, &self.checker.bounds.after(took)).await;
         if let Err(error) = self.claims.conclude(command, &outcome) {
             // The action is executed. Only a restart of this executor does not learn its outcome.
             tracing::warn!(operation = command.operation_id, %error, "cannot store the outcome");

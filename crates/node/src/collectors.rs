@@ -105,6 +105,8 @@ struct Shared {
     proc: PathBuf,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
+    /// Whether the kubelet keeps no control groups of pods.
+    no_pod_groups: Mutex<bool>,
     /// The kubelet's version; other components report it.
     kubelet_version: Mutex<Option<String>>,
     /// Docker's own socket, where Docker is the runtime.
@@ -308,6 +310,7 @@ impl Shared {
                     .map(|socket| Endpoint::cri(socket, NamedBy::Flag))
                     .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
             ),
+            no_pod_groups: Mutex::new(false),
             kubelet_version: Mutex::new(settings.kubelet_version.clone()),
             docker: Mutex::new(settings.sockets.docker.clone()),
             kind: Mutex::new(RuntimeKind::Unknown),

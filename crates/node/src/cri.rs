@@ -37,7 +37,7 @@ pub mod tasks;
 mod tests;
 pub(crate) mod wire;
 
-use wire::ListCodec;
+use wire::{ListCodec, ListError};
 
 /// Largest answer that this client reads, the limit the kubelet uses too.
 const MAX_ANSWER: usize = 16 << 20;
@@ -60,7 +60,11 @@ pub enum CriError {
     /// The runtime itself stopped waiting for something behind it and reported that.
     #[error("the runtime gave up waiting for something behind it")]
     DeadlineInside,
-    /// The answer is larger than `MAX_ANSWER`, than what this client keeps of a list, or than the runtime wants to send.
+    /// The list is smaller than `MAX_ANSWER`, and needs more memory than this client keeps of one. It proves nothing about the
+    /// runtime.
+    #[error("this probe does not keep so long a list: {0}")]
+    NotKept(String),
+    /// The answer is larger than `MAX_ANSWER`, or than the runtime wants to send.
     #[error("the runtime's answer is too large to read: {0}")]
     TooLarge(String),
     /// The connection ended, or broke the protocol, before the answer was complete.
@@ -94,7 +98,11 @@ impl CriError {
     pub(crate) fn of(status: &Status, id: &str) -> Self {
         let text = bounded(&format!("{:?}: {}", status.code(), status.message()), MAX_ERROR);
         // A status that came over the wire has no local source. One that was made from a broken transport has one.
-        let local = std::error::Error::source(status).is_some();
+        let source = std::error::Error::source(status);
+        if let Some(error @ ListError::TooMany(_)) = source.and_then(|source| source.downcast_ref::<ListError>()) {
+            return Self::NotKept(error.to_string());
+        }
+        let local = source.is_some();
         match status.code() {
             Code::NotFound if !local => Self::NotFound,
             Code::DeadlineExceeded if !local => Self::DeadlineInside,
@@ -192,7 +200,7 @@ impl Cri {
     /// Asks for a list.
     ///
     /// # Errors
-    /// [`CriError::TooLarge`] when the list needs more memory than [`wire::MAX_KEPT`].
+    /// [`CriError::NotKept`] when the list needs more memory than [`wire::MAX_KEPT`].
     async fn list<Q, T>(
         &self,
         method: &'static str,

@@ -72,8 +72,8 @@ impl Docker {
     ///
     /// # Errors
     /// The same for every call here: [`CriError::Missing`], [`CriError::Forbidden`] and [`CriError::Unreachable`] when no
-    /// question can be sent, [`CriError::Deadline`], [`CriError::TooLarge`] and [`CriError::Cut`] when no complete answer came,
-    /// [`CriError::Unimplemented`] when the server is not Docker.
+    /// question can be sent, [`CriError::Deadline`], [`CriError::TooLarge`], [`CriError::NotKept`] and [`CriError::Cut`] when no
+    /// complete answer came, [`CriError::Unimplemented`] when the server is not Docker.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
         let answer: seen::Version = self.get("/version", None, MAX_SMALL, deadline).await?;
         Ok(answer.into_seen())
@@ -128,7 +128,7 @@ impl Docker {
     async fn list<T: Item + From<seen::Listed>>(&self, path: &str, deadline: Duration) -> Result<Vec<T>, CriError> {
         let list: seen::List<T> = self.get(path, None, MAX_LIST, deadline).await?;
         if list.is_too_large {
-            return Err(CriError::TooLarge(ListError::TooLarge(list.items.len()).to_string()));
+            return Err(CriError::NotKept(ListError::TooMany(list.items.len()).to_string()));
         }
         Ok(list.items)
     }

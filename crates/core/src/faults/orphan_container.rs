@@ -37,19 +37,18 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Largest number of candidates in a list that is complete. If more containers than this, and more than `MANY_PERCENT` of all
-/// containers, have no sandbox, the list of sandboxes is incomplete, and none of them is an orphan.
+/// Largest number of sandboxes that a complete list may lack. If it lacks more than this, and more than `MANY_PERCENT` of all
+/// that containers name, the list is incomplete, and no container is an orphan. The containers of one pod are one sandbox.
 const MANY: usize = 3;
 const MANY_PERCENT: usize = 30;
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let (lists, checked) = lists(seen)?;
     let candidates = candidates(lists);
-    if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
+    let (missing, all) = (sandboxes(candidates.iter().copied()), sandboxes(&lists.containers));
+    if missing > MANY && missing * 100 > MANY_PERCENT * all {
         let detail = format!(
-            "{} of {} containers have no sandbox in the list: the list is taken to be incomplete",
-            candidates.len(),
-            lists.containers.len()
+            "the list lacks {missing} of the {all} sandboxes that containers name: it is taken to be incomplete"
         );
         return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
@@ -90,12 +89,23 @@ fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
         .collect()
 }
 
+/// How many sandboxes these containers name.
+fn sandboxes<'a>(containers: impl IntoIterator<Item = &'a ContainerSeen>) -> usize {
+    containers.into_iter().map(|container| container.sandbox_id.as_str()).collect::<BTreeSet<_>>().len()
+}
+
 /// Whether the kubelet is known to be one that dies at start on any orphan.
 fn kubelet_before_1_24(seen: &Observations) -> bool {
-    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref()).unwrap_or_default();
-    let mut parts = version.trim_start_matches('v').split('.');
-    let (major, minor) = (parts.next(), parts.next().and_then(|minor| minor.parse::<u32>().ok()));
-    major == Some("1") && minor.is_some_and(|minor| minor < 24)
+    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
+    dies_of_orphans(version) == Some(true)
+}
+
+/// Whether a kubelet of this version dies at start on any orphan, also on one that has ended: those before 1.24 do. `None`: the
+/// version is not known.
+pub fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
+    let mut parts = version?.trim_start_matches('v').split('.').map(str::parse::<u32>);
+    let version = (parts.next()?.ok()?, parts.next()?.ok()?);
+    Some(version < (1, 24))
 }
 
 fn orphan(

@@ -7,7 +7,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
 use super::checker::Checker;
 use crate::cri::CriError;
-use crate::cri::endpoint::NamedBy;
 use crate::docker::Docker;
 use crate::proc::role::{Proof, Prover};
 use crate::proc::{self, Handle};
@@ -36,7 +35,7 @@ async fn runtime(checker: &Checker) -> Option<String> {
     let socket = checker.endpoint.socket.display();
     let is_sick = |error: &CriError| match error {
         // If somebody configured this socket, it existed at that time.
-        CriError::Missing(_) => checker.endpoint.named_by != NamedBy::Nobody,
+        CriError::Missing(_) => !checker.endpoint.named_by.is_guess(),
         CriError::DeadlineInside => true,
         other => other.is_silence(),
     };

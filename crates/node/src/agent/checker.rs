@@ -19,10 +19,10 @@ use crate::proc::role::Prover;
 use crate::runtime::Client;
 use nrh_core::action::Signal;
 use nrh_core::command::OutcomeReason;
-use nrh_core::fault::{ProcessRef, Role, Target};
+use nrh_core::fault::{FaultType, ProcessRef, Role, Target};
 use nrh_core::faults::{kubelet, network_plugin_hung};
 use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
-use nrh_core::thresholds::{TASK_DEADLINE, Thresholds};
+use nrh_core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, Thresholds};
 
 mod client;
 mod docker;
@@ -42,7 +42,7 @@ const MAX_ODD: usize = 8;
 /// Deadlines of the single waits.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// The whole preflight, from admission to claim.
+    /// The whole preflight, from admission to claim. Where it waits for a list that may hang, the deadline of that list is added.
     pub check: Duration,
     /// One list or status call.
     pub call: Duration,
@@ -59,8 +59,21 @@ pub struct Bounds {
     /// How long the executor waits for the effect of an action.
     pub verify: Duration,
     /// The restart of a unit: by default systemd allows 90 s for the stop and 90 s for the start. A job that has not
-    /// ended by then continues. With the preflight before it, a command is answered within three minutes.
+    /// ended by then continues. It is shorter after a long preflight: a command is answered within three minutes.
     pub restart: Duration,
+}
+
+/// Time in which a command is answered. The controller waits a little longer.
+const ANSWER: Duration = Duration::from_secs(170);
+/// Least time for systemd to accept a restart.
+const LEAST_RESTART: Duration = Duration::from_secs(20);
+
+impl Bounds {
+    /// These bounds for what is done after a preflight of this length.
+    pub(super) fn after(&self, check: Duration) -> Self {
+        let rest = ANSWER.saturating_sub(check).max(LEAST_RESTART);
+        Self { restart: self.restart.min(rest), ..self.clone() }
+    }
 }
 
 impl Default for Bounds {
@@ -85,6 +98,8 @@ pub(super) struct Checker {
     pub(super) prover: Prover,
     pub(super) endpoint: Endpoint,
     pub(super) docker: PathBuf,
+    /// The kubelet's version, if it is known.
+    pub(super) kubelet_version: Option<String>,
     /// The system bus; if `None`, it is looked for.
     pub(super) bus: Option<PathBuf>,
     /// Root of the node's own file systems.
@@ -95,6 +110,17 @@ pub(super) struct Checker {
 }
 
 impl Checker {
+    /// How long the preflight for this fault may take.
+    pub(super) fn longest_check(&self, kind: FaultType) -> Duration {
+        let list = if kind == FaultType::RuntimeListHung { self.list_deadline() } else { Duration::ZERO };
+        self.bounds.check.saturating_add(list)
+    }
+
+    /// How long a list may take that is not hung.
+    fn list_deadline(&self) -> Duration {
+        self.thresholds.bound(&LIST_DEADLINE)
+    }
+
     /// Checks that the process of this role still hangs.
     pub(super) async fn process_still_hangs(
         &self,
@@ -192,7 +218,9 @@ impl Checker {
             return Err(Refusal::new(OutcomeReason::TargetGone, message));
         };
         same_object(seen, target)?;
-        lists.sandbox_is_missing(seen)?;
+        if !lists.without_sandbox()?.contains(&seen) {
+            return Err(recovered(format!("the runtime lists sandbox {}", seen.sandbox_id)));
+        }
         self.kubelet_leaves_it(&cri, seen).await?;
         match cri.sandbox_ready(&seen.sandbox_id, self.bounds.call).await {
             Err(CriError::NotFound) => {}
@@ -286,19 +314,17 @@ struct Lists {
 }
 
 impl Lists {
-    fn sandbox_is_missing(&self, container: &ContainerSeen) -> Result<(), Refusal> {
+    /// The containers whose sandbox is in neither list. Refuses where they are so many that the lists prove nothing.
+    fn without_sandbox(&self) -> Result<Vec<&ContainerSeen>, Refusal> {
         let known: BTreeSet<&str> = self.before.iter().chain(&self.after).map(|seen| seen.id.as_str()).collect();
-        if known.contains(container.sandbox_id.as_str()) {
-            return Err(recovered(format!("the runtime lists sandbox {}", container.sandbox_id)));
-        }
-        let odd = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).count();
-        if odd > MAX_ODD && odd.saturating_mul(2) > self.containers.len() {
-            let all = self.containers.len();
+        let without: Vec<_> = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).collect();
+        let (odd, all) = (without.len(), self.containers.len());
+        if odd > MAX_ODD && odd.saturating_mul(2) > all {
             return Err(Refusal::cannot_check(format!(
                 "{odd} of {all} containers have no listed sandbox: that is a list with a hole, not {odd} orphans"
             )));
         }
-        Ok(())
+        Ok(without)
     }
 }
 

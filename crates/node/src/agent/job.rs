@@ -73,8 +73,9 @@ async fn sockets(state_dir: &Path) -> (Endpoint, PathBuf) {
         let host = HostPaths::default();
         let flags = named_to_probe(&state_dir, &host.proc).unwrap_or_default();
         let kubelet = Finder::new(&host.proc).find().ok().flatten().and_then(|found| found.settings.ok());
-        let named = kubelet.and_then(|settings| settings.runtime_endpoint);
-        (endpoint::find(&flags, named.as_deref(), &host), endpoint::docker(&flags, &host))
+        let named = kubelet.as_ref().and_then(|settings| settings.runtime_endpoint.as_deref());
+        let usual = kubelet.as_ref().and_then(|settings| settings.usual_runtime);
+        (endpoint::find(&flags, named, usual, &host), endpoint::docker(&flags, &host))
     };
     let found = Reader::default().run(FIND, find).await.ok();
     let (endpoint, docker) = found.map_or((None, None), |(endpoint, docker)| (endpoint, Some(docker)));

@@ -52,6 +52,7 @@ impl Node {
         settings.bounds.inspect = Duration::from_millis(700);
         settings.bounds.remove = Duration::from_millis(700);
         settings.bounds.stop_grace = Duration::from_secs(1);
+        settings.thresholds.set_bound(&nrh_core::thresholds::LIST_DEADLINE, Duration::from_millis(700));
         settings.thresholds.set_bound(&nrh_core::faults::network_plugin_hung::AGE, Duration::ZERO);
         settings.thresholds.set_bound(&nrh_core::faults::runtime_client_hung::AGE, Duration::ZERO);
         // This machine may run a kubelet of its own; tests that want one at work say so.

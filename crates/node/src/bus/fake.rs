@@ -23,6 +23,8 @@ pub(crate) enum Restarts {
     Refuse(&'static str),
     /// The connection ends after the call.
     Cut,
+    /// The connection ends after the call to reset the unit's failures.
+    CutAtReset,
 }
 
 /// The answers of the login manager.
@@ -199,6 +201,7 @@ impl World {
                 };
                 vec![Some(reply(serial, "v", &[&[1, b's', 0, 0][..], &text(value)].concat()))]
             }
+            "ResetFailedUnit" if matches!(self.restarts, Restarts::CutAtReset) => vec![None],
             "RestartUnit" => self.restart(serial, &first),
             "CanReboot" => vec![Some(reply(serial, "s", &text(self.login.can)))],
             "ListInhibitors" => {
@@ -232,7 +235,7 @@ impl World {
         match self.restarts.clone() {
             Restarts::Refuse(error) => vec![Some(refusal(serial, error))],
             Restarts::Never => vec![Some(begun), Some(ended("/org/freedesktop/systemd1/job/7", "done"))],
-            Restarts::Cut => vec![Some(begun), None],
+            Restarts::Cut | Restarts::CutAtReset => vec![Some(begun), None],
             Restarts::End(result, after) => {
                 self.units.insert(unit.to_owned(), after);
                 // The end of another job, then the end of ours before the answer that names it.

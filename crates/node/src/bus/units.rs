@@ -188,11 +188,11 @@ async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool
     if now != *seen {
         return Err(UnitError::Changed { unit: unit.to_owned(), before: seen.phrase(), now: now.phrase() });
     }
-    *asked = true;
     if seen.active == "failed" {
         // systemd does not start a unit that has failed too often (start-limit-hit) until that record is reset.
         bus.ask(MANAGER, MANAGER_INTERFACE, "ResetFailedUnit", &[unit]).await?;
     }
+    *asked = true;
     let fields = [(1, MANAGER), (6, SYSTEMD), (2, MANAGER_INTERFACE), (3, "RestartUnit")];
     let call = bus.send(&fields, &[unit, "fail"]).await?;
     // Any process may send signals: only those of the sender that answers the call count.
@@ -288,6 +288,11 @@ mod tests {
             let said = restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
             assert!(matches!(said, Err(UnitError::NotSeen { .. })), "{restarts:?}: {said:?}");
         }
+        let folder = tempfile::tempdir().unwrap();
+        let cut = systemd(&folder, Restarts::CutAtReset);
+        let said = restart(&cut.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+        assert!(matches!(said, Err(UnitError::Broken(_))), "{said:?}");
+        assert_eq!(cut.acts(), ["ResetFailedUnit kubelet.service"]);
         let folder = tempfile::tempdir().unwrap();
         let refusing = systemd(&folder, Restarts::Refuse("org.freedesktop.systemd1.TransactionIsDestructive"));
         let said = restart(&refusing.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap_err();

@@ -28,6 +28,9 @@ const PODS: [&str; 4] = [
     "sys/fs/cgroup/pids/kubepods",
 ];
 
+/// What is said where none of them exists. A kubelet with `--cgroup-root` keeps the group elsewhere.
+const NO_PODS: &str = "the kubelet's control group of all pods is at no usual place";
+
 /// Groups of classes of pods in the group of all, and that group itself.
 const CLASSES: [&str; 5] = ["", "kubepods-burstable.slice", "kubepods-besteffort.slice", "burstable", "besteffort"];
 
@@ -51,6 +54,8 @@ pub struct Who {
     pub inits: Vec<InitSeen>,
     /// Ids in the runtime's newest lists, of containers and sandboxes; `None` = no list is available.
     pub listed: Option<BTreeSet<String>>,
+    /// Whether the kubelet keeps no control groups of pods, by its own settings.
+    pub no_pod_groups: bool,
     /// Which daemon does not exist or is not known, and why.
     pub unseen: Option<String>,
 }
@@ -113,10 +118,12 @@ impl Host {
         }
         self.waits.over();
         if let Some(root) = &root {
-            seen.pids.extend(of_pods(root));
+            seen.pids.extend(of_pods(root, who.no_pod_groups));
             seen.frozen = self.frozen(root, &who.inits);
             match who.listed.as_ref().map(|listed| untracked::find(root, listed)) {
-                Some(Ok(found)) => (seen.untracked, seen.untracked_left_out) = (Ok(found.told), found.left_out),
+                Some(Ok(Some(found))) => (seen.untracked, seen.untracked_left_out) = (Ok(found.told), found.left_out),
+                Some(Ok(None)) if who.no_pod_groups => {}
+                Some(Ok(None)) => seen.untracked = Err(NO_PODS.to_owned()),
                 Some(Err(error)) => seen.untracked = Err(said(&error)),
                 None => seen.untracked = Err("the runtime's lists are not known".to_owned()),
             }
@@ -260,10 +267,14 @@ pub(crate) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
     Ok(Some(Usage { used: parse(used)?, limit: parse(limit)? }))
 }
 
-/// The use of the group of all pods.
-fn of_pods(root: &OwnedFd) -> Option<LimitSeen> {
-    let folder = group_of_pods(root).transpose()?;
-    let usage = folder.and_then(of_folder).map_err(|error| said(&error)).transpose()?;
+/// The use of the group of all pods. `None` where it has no limit, or the kubelet keeps no such group.
+fn of_pods(root: &OwnedFd, no_pod_groups: bool) -> Option<LimitSeen> {
+    let usage = match group_of_pods(root) {
+        Ok(None) if no_pod_groups => return None,
+        Ok(None) => Err(NO_PODS.to_owned()),
+        Ok(Some(group)) => of_folder(group).map_err(|error| said(&error)).transpose()?,
+        Err(error) => Err(said(&error)),
+    };
     Some(LimitSeen { owner: Owner::Pods, usage })
 }
 

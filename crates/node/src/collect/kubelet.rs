@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::deadline::within;
+use crate::proc::place::Place;
 use crate::proc::table::Bounds;
 use crate::proc::{self, Handle, RawProcess, Table};
 use nrh_core::observation::KubeletSettings;
@@ -51,6 +52,16 @@ const KINDS: [Kind; 3] = [
 
 fn kind(command: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.commands.contains(&command))
+}
+
+/// What a process with the name of a kubelet is.
+enum Proven {
+    /// This node's kubelet.
+    Kubelet,
+    /// A kubelet in a container: it may be the node's, but the paths that it names are those of its container.
+    InContainer,
+    /// No kubelet of this node.
+    Other,
 }
 
 /// A running kubelet.
@@ -108,16 +119,24 @@ impl Finder {
 
     fn search(&self) -> io::Result<Option<Found>> {
         let table = Table::read(&self.root, [], Bounds::USUAL)?;
-        let mut kubelets = Vec::new();
+        let (mut kubelets, mut contained) = (Vec::new(), None);
         for process in table.processes {
-            if self.is_kubelet(&process)? {
-                kubelets.push(process);
+            match self.prove(&process) {
+                Ok(Proven::Kubelet) => kubelets.push(process),
+                Ok(Proven::InContainer) => contained = Some(process.pid),
+                Ok(Proven::Other) => {}
+                Err(error) if proc::is_gone(&error) => {}
+                Err(error) => return Err(error),
             }
         }
         // A child that the kubelet has just started has the same name until it executes its own program.
         let all: Vec<i32> = kubelets.iter().map(|process| process.pid).collect();
         kubelets.retain(|process| !all.contains(&process.parent));
         match kubelets.as_slice() {
+            [] if let Some(pid) = contained => Err(io::Error::other(format!(
+                "expected a kubelet outside of every container, found process {pid} in one, which is not supported: run the \
+                 kubelet as a service of the node"
+            ))),
             [] => table.lack.map_or(Ok(None), |lack| Err(io::Error::other(format!("whether a kubelet runs: {lack}")))),
             [process] => Ok(Some(Found {
                 pid: process.pid,
@@ -132,29 +151,28 @@ impl Finder {
         }
     }
 
-    fn is_kubelet(&self, process: &RawProcess) -> io::Result<bool> {
-        let Some(kind) = kind(&process.command) else { return Ok(false) };
-        if process.is_dead() {
-            return Ok(false);
+    /// A script with the name kubelet, or one in a pod, is not the kubelet of this node. One in another container that has the
+    /// node's process ids may be.
+    fn prove(&self, process: &RawProcess) -> io::Result<Proven> {
+        let Some(kind) = kind(&process.command).filter(|_| !process.is_dead()) else { return Ok(Proven::Other) };
+        let (place, handle) = (Place::of_first(&self.root), Handle::open(&self.root, process.pid)?);
+        if handle.stat()?.start_ticks != process.start_ticks {
+            return Ok(Proven::Other);
         }
-        match self.prove(process, kind.file) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
-            proven => Ok(proven.unwrap_or(false)),
-        }
-    }
-
-    /// A script with the name kubelet, or one in a container, is not the kubelet of this node.
-    fn prove(&self, process: &RawProcess, file: &str) -> io::Result<bool> {
-        let handle = Handle::open(&self.root, process.pid)?;
-        if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
-            return Ok(false);
-        }
+        let proven = if place.has(&handle)? {
+            Proven::Kubelet
+        } else if place.has_in_container(&handle)? {
+            Proven::InContainer
+        } else {
+            return Ok(Proven::Other);
+        };
         let exe = handle.exe()?;
-        if exe.file_name().and_then(|name| name.to_str()) != Some(file) {
-            return Ok(false);
+        if exe.file_name().and_then(|name| name.to_str()) != Some(kind.file) {
+            return Ok(Proven::Other);
         }
         let asks_only = |arg: &String| matches!(arg.as_str(), "--version" | "--help" | "-h");
-        Ok(process.state == 'D' || !handle.args()?.iter().any(asks_only))
+        let is_at_work = process.state == 'D' || !handle.args()?.iter().any(asks_only);
+        Ok(if is_at_work { proven } else { Proven::Other })
     }
 
     /// Whether a process is in this process's network namespace. Where that cannot be read, it counts as yes.
@@ -176,9 +194,7 @@ impl Finder {
         let mut settings = settings::read(&args, &self.root.join(pid.to_string()))?;
         let command = handle.stat().map_err(said)?.command;
         let kind = kind(&command);
-        if settings.runtime_endpoint.is_none() {
-            settings.runtime_endpoint = kind.and_then(|kind| kind.runtime).map(ToOwned::to_owned);
-        }
+        settings.usual_runtime = kind.and_then(|kind| kind.runtime);
         if kind.is_some_and(|kind| kind.file != "kubelet") {
             // The settings that it passes on to the kubelet inside are in its own flags and files.
             settings.kubelet = KubeletSettings::default();

@@ -145,7 +145,7 @@ fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Ho
     let (at, kubelet) = (Instant::now(), finder.find().map_err(|error| failure(&error)));
     let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
-    let endpoint = endpoint::find(flags, named, host);
+    let endpoint = endpoint::find(flags, named, settings.and_then(|settings| settings.usual_runtime), host);
     let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
     let pid = kubelet.as_ref().ok().and_then(Option::as_ref).map(|found| found.pid);
     let of_kubelet = used
@@ -187,6 +187,7 @@ impl Checker for KubeletChecker {
             *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
             return Ok(seen);
         };
+        *lock(&self.shared.no_pod_groups) = found.settings.as_ref().is_ok_and(|settings| settings.no_pod_groups);
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
         match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
             Err(reason) => seen.note = Some(reason),

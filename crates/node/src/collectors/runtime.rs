@@ -78,7 +78,7 @@ impl Version {
         if self.answered.as_deref() == Some(socket) {
             return unconnected(error);
         }
-        let is_guess = endpoint.named_by == NamedBy::Nobody;
+        let is_guess = endpoint.named_by.is_guess();
         match error {
             CriError::Unreachable(reason) | CriError::Missing(reason) | CriError::Unimplemented(reason) if is_guess => {
                 Failure::Blind(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
@@ -253,7 +253,7 @@ mod tests {
     /// Reported in kubereboot/kured #976, kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
     #[test]
     fn what_the_probe_lacks_is_not_the_runtimes_fault() {
-        use NamedBy::{Flag, Kubelet, Nobody};
+        use NamedBy::{Flag, Kubelet, KubeletKind, Nobody};
         let text = || "x".to_owned();
         let (missing, refused) = (CriError::Missing(text()), CriError::Unreachable(text()));
         let (forbidden, foreign) = (CriError::Forbidden(text()), CriError::Unimplemented(text()));
@@ -271,6 +271,10 @@ mod tests {
             (Kubelet, false, None, &refused, false),
             (Flag, false, None, &refused, false),
             (Nobody, false, Some(true), &refused, true),
+            // k3s may have been told in its own file to use another runtime.
+            (KubeletKind, false, Some(false), &missing, true),
+            (KubeletKind, false, None, &refused, true),
+            (KubeletKind, true, None, &missing, false),
             // Another service, or no permission to ask.
             (Nobody, false, None, &foreign, true),
             (Kubelet, false, None, &foreign, false),

@@ -184,6 +184,22 @@ async fn a_bad_list_is_no_verdict_and_delays_nobody() {
 }
 
 #[tokio::test]
+async fn a_list_that_this_probe_does_not_keep_says_nothing_of_the_runtime() {
+    let fake = Fake::start();
+    let names: Vec<String> = (0..20_000).map(|number| format!("c{number:063}")).collect();
+    let containers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "s1")).collect();
+    fake.lists(&["s1"], &containers);
+    let collectors = start(&fake, &quick());
+    let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Reading::Failed { .. })).await;
+    assert!(!seen.list_too_large);
+    assert!(
+        matches!(&seen.lists, Reading::Failed { error, .. } if error.contains("does not keep")),
+        "{:?}",
+        seen.lists
+    );
+}
+
+#[tokio::test]
 async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
     for (list, say, sandboxes) in [
         ("ListContainers", Say::Never, false),

@@ -1,6 +1,6 @@
 //! Which socket the runtime of this node listens at.
 //!
-//! The order is: what the operator set, what the running kubelet uses, the first known socket that exists. Only where somebody
+//! The order is: what the operator set, what the running kubelet uses, what its kind brings, the first known socket that exists. Only where somebody
 //! named the socket (or where it existed once) can it be missing *and* mean a faulty runtime.
 //!
 //! Docker does not speak CRI. Kubelets up to 1.23 contain a CRI part for Docker, so there the probe asks Docker's own API. With
@@ -46,8 +46,18 @@ pub enum NamedBy {
     Flag,
     /// The kubelet's own flags or configuration.
     Kubelet,
+    /// Nobody, but the kubelet is of a kind that brings a runtime of its own (k3s, `MicroK8s`). It may have been told to use
+    /// another one in a place that is not read.
+    KubeletKind,
     /// Nobody: it is a default path at which a socket was found.
     Nobody,
+}
+
+impl NamedBy {
+    /// Whether the socket may not be that of the node's runtime.
+    pub const fn is_guess(self) -> bool {
+        matches!(self, Self::KubeletKind | Self::Nobody)
+    }
 }
 
 /// The runtime's socket. It is kept over a restart of the probe: a guess while the kubelet is down may find another runtime,
@@ -93,11 +103,12 @@ impl Endpoint {
     }
 }
 
-/// Finds the socket. `kubelet` is the endpoint of the running kubelet (`unix:///…` or a plain path), if known.
+/// Finds the socket. `kubelet` is the endpoint of the running kubelet (`unix:///…` or a plain path), if known. `usual` is the socket
+/// of the runtime that a kubelet of its kind brings.
 ///
 /// `None` when nobody named one and none of the known ones exists. It reads the file system: call it where a stat that hangs
 /// does no harm.
-pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<Endpoint> {
+pub fn find(flags: &Flags, kubelet: Option<&str>, usual: Option<&str>, host: &HostPaths) -> Option<Endpoint> {
     if let Some(path) = &flags.runtime {
         // A path that a person names is a path as this process sees it.
         return Some(Endpoint::cri(path.clone(), NamedBy::Flag));
@@ -116,6 +127,10 @@ pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<En
             Some(found) => Endpoint { named_by: NamedBy::Kubelet, ..found },
             None => Endpoint::cri(host.socket(&path), NamedBy::Kubelet),
         });
+    }
+    if let Some(path) = usual {
+        // Whether or not it exists: no other socket is more likely, and a containerd elsewhere is not this kubelet's.
+        return Some(Endpoint::cri(host.socket(Path::new(path)), NamedBy::KubeletKind));
     }
     // Docker brings its own containerd, so containerd's socket proves nothing then.
     if is_dockershim(Path::new(DOCKERSHIM))
@@ -161,23 +176,33 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
         let none = Flags::default();
-        assert_eq!(find(&none, None, &host), None);
+        assert_eq!(find(&none, None, None, &host), None);
 
         std::fs::create_dir_all(folder.path().join("run/crio")).unwrap();
         std::fs::write(folder.path().join("run/crio/crio.sock"), "").unwrap();
-        let found = find(&none, None, &host).unwrap();
+        let found = find(&none, None, None, &host).unwrap();
         assert_eq!((found.socket, found.named_by), (folder.path().join("run/crio/crio.sock"), NamedBy::Nobody));
 
         std::fs::create_dir_all(folder.path().join("run/k0s")).unwrap();
         std::fs::write(folder.path().join("run/k0s/containerd.sock"), "").unwrap();
-        assert_eq!(find(&none, None, &host).unwrap().socket, folder.path().join("run/k0s/containerd.sock"));
+        assert_eq!(find(&none, None, None, &host).unwrap().socket, folder.path().join("run/k0s/containerd.sock"));
 
-        let named = find(&none, Some("unix:///var/run/containerd/containerd.sock"), &host).unwrap();
+        let named = find(&none, Some("unix:///var/run/containerd/containerd.sock"), None, &host).unwrap();
         assert_eq!(named.socket, folder.path().join("run/containerd/containerd.sock"));
         assert_eq!(named.named_by, NamedBy::Kubelet);
 
+        // k3s brings a runtime of its own, and another containerd is not that one.
+        let usual = "/run/k3s/containerd/containerd.sock";
+        std::fs::create_dir_all(folder.path().join("run/containerd")).unwrap();
+        std::fs::write(folder.path().join("run/containerd/containerd.sock"), "").unwrap();
+        let guess = find(&none, None, Some(usual), &host).unwrap();
+        assert_eq!((guess.socket, guess.named_by), (folder.path().join(&usual[1..]), NamedBy::KubeletKind));
+        assert!(guess.named_by.is_guess());
+        let other = find(&none, Some("/run/k3s/cri-dockerd/cri-dockerd.sock"), Some(usual), &host).unwrap();
+        assert_eq!(other.named_by, NamedBy::Kubelet);
+
         let flags = Flags { runtime: Some(PathBuf::from("/x.sock")), docker: Some(PathBuf::from("/d.sock")) };
-        let flag = find(&flags, Some("unix:///y.sock"), &host).unwrap();
+        let flag = find(&flags, Some("unix:///y.sock"), None, &host).unwrap();
         assert_eq!(flag, Endpoint::cri(PathBuf::from("/x.sock"), NamedBy::Flag));
     }
 
@@ -193,19 +218,19 @@ mod tests {
         };
         let flags = Flags::default();
         let socket = touch("run/docker.sock");
-        assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
+        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
         let cri = touch("run/cri-dockerd.sock");
-        assert_eq!(find(&flags, None, &host), Some(Endpoint::cri(cri, NamedBy::Nobody)));
+        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::cri(cri, NamedBy::Nobody)));
         let containerd = touch("run/containerd/containerd.sock");
-        assert_eq!(find(&flags, None, &host), Some(Endpoint::cri(containerd, NamedBy::Nobody)));
+        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::cri(containerd, NamedBy::Nobody)));
         // This kubelet contains the part for Docker: the containerd is Docker's own.
         touch("run/dockershim.sock");
-        assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
-        let named = find(&flags, Some("unix:///var/run/dockershim.sock"), &host);
+        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
+        let named = find(&flags, Some("unix:///var/run/dockershim.sock"), None, &host);
         assert_eq!(named, Some(Endpoint::docker(socket, NamedBy::Kubelet)));
         let flags = Flags { docker: Some(PathBuf::from("/d.sock")), ..flags };
-        assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(PathBuf::from("/d.sock"), NamedBy::Flag)));
-        assert_eq!(find(&flags, Some("/run/crio/crio.sock"), &host).unwrap().api, Api::Cri);
+        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::docker(PathBuf::from("/d.sock"), NamedBy::Flag)));
+        assert_eq!(find(&flags, Some("/run/crio/crio.sock"), None, &host).unwrap().api, Api::Cri);
     }
 
     #[test]
@@ -214,7 +239,7 @@ mod tests {
         let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
         let run = folder.path().join("run");
         std::fs::create_dir_all(run.join("containerd")).unwrap();
-        let named = || find(&Flags::default(), Some("unix:///run/dockershim.sock"), &host).unwrap();
+        let named = || find(&Flags::default(), Some("unix:///run/dockershim.sock"), None, &host).unwrap();
         // containerd itself listens there, and the node has no Docker.
         std::fs::write(run.join("dockershim.sock"), "").unwrap();
         assert_eq!(named(), Endpoint::cri(run.join("dockershim.sock"), NamedBy::Kubelet));
@@ -225,17 +250,20 @@ mod tests {
         }
         std::os::unix::fs::symlink(run.join("containerd/containerd.sock"), run.join("dockershim.sock")).unwrap();
         assert_eq!(named().api, Api::Cri);
-        let guess = find(&Flags::default(), None, &host);
+        let guess = find(&Flags::default(), None, None, &host);
         assert_eq!(guess, Some(Endpoint::cri(run.join("containerd/containerd.sock"), NamedBy::Nobody)));
     }
 
     #[test]
     fn what_somebody_names_replaces_what_is_known_and_a_guess_does_not() {
-        use NamedBy::{Flag, Kubelet, Nobody};
+        use NamedBy::{Flag, Kubelet, KubeletKind, Nobody};
         let cri = |named_by| Endpoint::cri(PathBuf::from("/cri.sock"), named_by);
         let docker = |named_by| Endpoint::docker(PathBuf::from("/docker.sock"), named_by);
         for (found, known, expected) in [
             (cri(Kubelet), cri(Nobody), true),
+            (cri(KubeletKind), cri(Nobody), true),
+            (cri(Kubelet), cri(KubeletKind), true),
+            (cri(Nobody), cri(KubeletKind), false),
             (cri(Nobody), cri(Kubelet), false),
             (docker(Nobody), cri(Nobody), false),
             (docker(Flag), cri(Kubelet), false),

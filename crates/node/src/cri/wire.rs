@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, skip_field};
@@ -129,9 +130,12 @@ impl<Q: Message + 'static, T: Item> Decoder for ListCodec<Q, T> {
     type Error = Status;
 
     fn decode(&mut self, answer: &mut DecodeBuf<'_>) -> Result<Option<Listed<T>>, Status> {
-        read(answer).map(Some).map_err(|error| match error {
-            ListError::Malformed(error) => Status::internal(error.to_string()),
-            ListError::TooLarge(_) => Status::out_of_range(error.to_string()),
+        read(answer).map(Some).map_err(|error| {
+            let mut status = Status::internal(error.to_string());
+            if matches!(error, ListError::TooMany(_)) {
+                status.set_source(Arc::new(error));
+            }
+            status
         })
     }
 }
@@ -142,19 +146,21 @@ pub(crate) enum ListError {
     /// The answer is not a list.
     Malformed(DecodeError),
     /// The list needs more than [`MAX_KEPT`]; this many items were read.
-    TooLarge(usize),
+    TooMany(usize),
 }
 
 impl fmt::Display for ListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => error.fmt(f),
-            Self::TooLarge(items) => {
+            Self::TooMany(items) => {
                 write!(f, "{items} items of the list take more than the {} KiB that are kept of one", MAX_KEPT >> 10)
             }
         }
     }
 }
+
+impl std::error::Error for ListError {}
 
 impl From<DecodeError> for ListError {
     fn from(error: DecodeError) -> Self {
@@ -180,7 +186,7 @@ pub(crate) fn read<T: Item>(mut answer: impl Buf) -> Result<Listed<T>, ListError
         kept = kept.saturating_add(item.size());
         items.push(item);
         if kept > MAX_KEPT {
-            return Err(ListError::TooLarge(items.len()));
+            return Err(ListError::TooMany(items.len()));
         }
     }
     items.shrink_to_fit();

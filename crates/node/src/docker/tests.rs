@@ -88,7 +88,7 @@ async fn a_list_of_which_too_much_would_be_kept_is_refused_by_its_name() {
     assert_eq!(docker(&fake).containers(SOON).await.unwrap().len(), 3000);
     fake.say("Containers", list(12_000));
     let refused = docker(&fake).containers(SOON).await.unwrap_err();
-    assert!(matches!(&refused, CriError::TooLarge(text) if text.contains("KiB that are kept")), "{refused:?}");
+    assert!(matches!(&refused, CriError::NotKept(text) if text.contains("KiB that are kept")), "{refused:?}");
 }
 
 #[tokio::test]

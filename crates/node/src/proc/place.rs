@@ -32,19 +32,36 @@ impl Place {
     /// When its `status` or its control groups cannot be read.
     pub(crate) fn has(&self, process: &Handle) -> io::Result<bool> {
         // The check that most processes of containers fail comes first; it is also the cheapest.
-        let is_in_mounts = self.mounts.is_some() && mounts(process) == self.mounts;
-        if !is_in_mounts && process.groups()?.is_of_container(&self.groups) {
-            return Ok(false);
-        }
-        let status = process.read("status", MAX_STATUS)?.bytes;
-        let status = String::from_utf8_lossy(&status);
-        let incomplete = |what| {
-            let text = format!("status of process {}: no {what} line", process.pid());
-            io::Error::new(io::ErrorKind::InvalidData, text)
-        };
-        let is_outside = parse_depth(&status).ok_or_else(|| incomplete("NSpid"))? == 1;
-        Ok(is_outside && is_trusted(parse_user(&status).ok_or_else(|| incomplete("Uid"))?))
+        Ok(!self.is_in_container(process, is_container)? && is_of_root_outside(process)?)
     }
+
+    /// Whether root runs the process in a container that belongs to no pod and that has the node's own process ids (`docker run
+    /// --pid host`).
+    ///
+    /// # Errors
+    /// As [`Place::has`].
+    pub(crate) fn has_in_container(&self, process: &Handle) -> io::Result<bool> {
+        Ok(self.is_in_container(process, is_container)?
+            && !self.is_in_container(process, is_of_pods)?
+            && is_of_root_outside(process)?)
+    }
+
+    fn is_in_container(&self, process: &Handle, is_one: fn(&str) -> bool) -> io::Result<bool> {
+        let is_in_mounts = self.mounts.is_some() && mounts(process) == self.mounts;
+        Ok(!is_in_mounts && process.groups()?.has_below(&self.groups, is_one))
+    }
+}
+
+/// Whether it is in no PID namespace below the node's, and is root's.
+fn is_of_root_outside(process: &Handle) -> io::Result<bool> {
+    let status = process.read("status", MAX_STATUS)?.bytes;
+    let status = String::from_utf8_lossy(&status);
+    let incomplete = |what| {
+        let text = format!("status of process {}: no {what} line", process.pid());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    let is_outside = parse_depth(&status).ok_or_else(|| incomplete("NSpid"))? == 1;
+    Ok(is_outside && is_trusted(parse_user(&status).ok_or_else(|| incomplete("Uid"))?))
 }
 
 fn mounts(process: &Handle) -> Option<String> {
@@ -62,16 +79,16 @@ impl Handle {
 }
 
 impl Groups {
-    /// Whether one of the groups belongs to a pod or a container. `first` are those of process 1: a node may be a container
-    /// itself.
-    fn is_of_container(&self, first: &Self) -> bool {
+    /// Whether the name of one of the groups, or of one above it, is like this. `first` are those of process 1: a node may be a
+    /// container itself.
+    fn has_below(&self, first: &Self, is_one: fn(&str) -> bool) -> bool {
         self.0.lines().any(|line| {
             let Some((hierarchy, path)) = line.split_once(":/") else { return false };
             let of_first = first.0.lines().find_map(|line| line.strip_prefix(hierarchy)?.strip_prefix(":/"));
             let (own, above) = (below(path), below(of_first.unwrap_or_default()));
             let mut above = above.iter();
             let mut own = own.iter().skip_while(|part| above.next() == Some(*part));
-            own.any(|part| part.to_str().is_some_and(is_container))
+            own.any(|part| part.to_str().is_some_and(is_one))
         })
     }
 }
@@ -81,7 +98,11 @@ impl Groups {
 fn is_container(group: &str) -> bool {
     let name = group.strip_suffix(".scope").unwrap_or(group);
     let id = name.rsplit(['-', ':']).next().unwrap_or_default();
-    group.contains("kubepods") || is_full_id(id)
+    is_of_pods(group) || is_full_id(id)
+}
+
+fn is_of_pods(group: &str) -> bool {
+    group.contains("kubepods")
 }
 
 /// Real and effective user.
@@ -105,7 +126,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     fn is_in_container(groups: &str, first: &str) -> bool {
-        Groups(groups.to_owned()).is_of_container(&Groups(first.to_owned()))
+        Groups(groups.to_owned()).has_below(&Groups(first.to_owned()), is_container)
     }
 
     #[test]

@@ -33,12 +33,13 @@ pub fn agent_settings(args: &ProbeArgs) -> AgentSettings {
     }
 }
 
-/// Returns the settings with the sockets that the collectors found, else those that a person configured, else the
-/// default ones.
-fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
+/// Returns the settings with the kubelet's version and the sockets that the collectors know, else the sockets that a person
+/// configured, else the default ones.
+fn with_known(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
     AgentSettings {
         endpoint: collectors.endpoint().unwrap_or(settings.endpoint),
         docker_socket: collectors.docker_socket().unwrap_or(settings.docker_socket),
+        kubelet_version: collectors.kubelet_version(),
         ..settings
     }
 }
@@ -49,7 +50,7 @@ pub fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate
         let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
         async move {
             gate.pass(&order.fault_id).await;
-            Agent::new(with_sockets(settings, &collectors)).execute(&order).await
+            Agent::new(with_known(settings, &collectors)).execute(&order).await
         }
         .boxed()
     })
@@ -76,7 +77,7 @@ impl SelfCheck {
         if !self.agent.allow_actions {
             return;
         }
-        let settings = with_sockets(self.agent.clone(), collectors);
+        let settings = with_known(self.agent.clone(), collectors);
         let sockets = (settings.endpoint.clone(), settings.docker_socket.clone());
         if self.last.as_ref().is_some_and(|(at, checked)| at.elapsed() < INTERVAL && *checked == sockets) {
             return;

@@ -53,12 +53,26 @@ fn many_at_once_are_a_failed_list() {
     let mut node = Node::healthy();
     node.list().sandboxes.clear();
     node.list().sandboxes_again.clear();
-    node.list().containers.push(container("b2", OTHER, "more"));
+    for (id, sandbox) in [("b2", "e2"), ("b3", "e3")] {
+        node.list().containers.push(container(id, sandbox, "more"));
+    }
     let all: Vec<String> = node.list().containers.iter().map(|container| container.id.clone()).collect();
     node.list().rechecks = all.into_iter().map(|id| (id, OrphanRecheck::Confirmed)).collect();
     let findings = node.findings();
     assert!(!node.kinds().contains(&FaultType::OrphanContainer));
     assert_eq!(clean_at(&findings, FaultType::OrphanContainer, WORK), None);
+}
+
+#[test]
+fn the_containers_of_one_pod_are_no_failed_list() {
+    let mut node = Node::healthy();
+    node.orphan(ContainerState::Running);
+    for id in ["b2", "b3", "b4"] {
+        node.list().containers.push(container(id, SANDBOX, "more"));
+        node.list().rechecks.insert(id.into(), OrphanRecheck::Confirmed);
+    }
+    let orphans = node.kinds().iter().filter(|kind| **kind == FaultType::OrphanContainer).count();
+    assert_eq!(orphans, 4);
 }
 
 #[test]

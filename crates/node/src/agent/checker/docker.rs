@@ -32,8 +32,8 @@ impl Checker {
     }
 
     /// Checks that the runtime is Docker, and that the shim's container is a running container of the kubelet's, in the
-    /// pod of the command. The shim must be stopped (sufficient to resume it) or unresponsive, or Docker must not
-    /// answer for that container while it answers for others.
+    /// pod of the command. To be resumed, the shim must be stopped. To be killed, it must be unresponsive, or stopped or stuck in
+    /// the kernel while Docker does not answer for that container and answers for others.
     pub(super) async fn docker_container_still_hung(
         &self,
         target: &Target,
@@ -52,10 +52,11 @@ impl Checker {
         let state = self.state(held).await?;
         match (signal, state) {
             (Signal::Cont, Some('T')) => return Ok(()),
+            // This proves more than silence of Docker, which answers from memory until something waits for the shim.
+            (Signal::Kill, _) if self.shim_gives_no_answer(id).await => return Ok(()),
             // Copying out of a container holds Docker's lock on it for the whole time of the copy, while its shim is
             // healthy.
             (Signal::Kill, Some('T' | 'D')) => {}
-            (Signal::Kill, _) if self.shim_gives_no_answer(id).await => return Ok(()),
             (Signal::Kill, _) => {
                 let pid = held.process.pid;
                 return Err(recovered(format!(
@@ -68,6 +69,13 @@ impl Checker {
             // Silence about one container proves nothing while Docker answers no query.
             Err(CriError::Deadline(_)) => {
                 docker.answers(self.bounds.call).await.map_err(|error| asked("any container", &error))
+            }
+            Ok(_) if signal == Signal::Kill && state == Some('T') => {
+                let pid = held.process.pid;
+                let message = format!(
+                    "shim {pid} is stopped, but Docker answers for container {id}: nothing waits for it yet: resume it with SIGCONT"
+                );
+                Err(Refusal::new(OutcomeReason::Protected, message))
             }
             Ok(_) | Err(CriError::NotFound) => Err(recovered(format!("Docker answers for container {id}"))),
             Err(error) => Err(asked(&format!("container {id}"), &error)),
@@ -96,7 +104,8 @@ impl Checker {
     }
 
     /// Checks that Docker lists the container with the labels of the command's pod; returns the listed state. A list
-    /// does not wait for any container.
+    /// does not wait for any container. A sandbox is a container too, and Docker's list of containers lacks it: a command
+    /// names it as the sandbox alone, or as both where a client works on it.
     pub(super) async fn of_the_ordered_pod(
         &self,
         docker: &Docker,
@@ -104,7 +113,7 @@ impl Checker {
         id: &str,
     ) -> Result<ContainerState, Refusal> {
         let bound = self.bounds.call;
-        let listed = if target.container_id.is_some() {
+        let listed = if target.container_id.is_some() && target.container_id != target.sandbox_id {
             docker.containers(bound).await.map_err(|error| asked("the list of containers", &error))?
         } else {
             let list = docker.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;

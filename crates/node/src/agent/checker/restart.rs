@@ -14,7 +14,9 @@ use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::FaultType;
 use nrh_core::faults::exhaustion::SICK;
+use nrh_core::faults::orphan_container::dies_of_orphans;
 use nrh_core::faults::runtime_client_hung::ENDING;
+use nrh_core::observation::{ContainerSeen, ContainerState};
 use nrh_core::policy::Daemon;
 use nrh_core::text::bounded;
 
@@ -119,7 +121,8 @@ impl Checker {
             Err(error) => Err(error),
         };
         match (kind, answer) {
-            (FaultType::RuntimeListHung, Ok(client)) => match client.sandboxes(self.bounds.call).await {
+            // What is only slow comes back within the time that the fault itself waits for.
+            (FaultType::RuntimeListHung, Ok(client)) => match client.sandboxes(self.list_deadline()).await {
                 Err(CriError::Deadline(_)) => Ok(()),
                 Ok(_) => Err(recovered("the runtime lists its sandboxes".to_owned())),
                 Err(error) => Err(asked("the list of sandboxes", &error)),
@@ -163,16 +166,22 @@ impl Checker {
     }
 
     /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes
-    /// at its start.
+    /// at its start. A container that has ended is left over wherever a kubelet has replaced a lost sandbox, and a kubelet that
+    /// is known to be 1.24 or newer starts beside it.
     async fn kubelet_would_start(&self) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let lists = self.lists(&client).await?;
-        match lists.containers.iter().find(|seen| lists.sandbox_is_missing(seen).is_ok()) {
+        let version = self.kubelet_version.as_deref();
+        let starts_beside = dies_of_orphans(version) == Some(false);
+        let harms = |seen: &&&ContainerSeen| !starts_beside || seen.state != ContainerState::Exited;
+        match lists.without_sandbox()?.iter().find(harms) {
             None => Ok(()),
             Some(orphan) => {
                 let message = format!(
-                    "the sandbox of container {} is gone: a kubelet may die of it; clean it up first",
-                    orphan.id
+                    "the sandbox of container {} ({:?}) is gone: a kubelet ({}) may die of it at its start; clean it up first",
+                    orphan.id,
+                    orphan.state,
+                    bounded(version.unwrap_or("its version is not known"), 64)
                 );
                 Err(Refusal::new(OutcomeReason::Protected, message))
             }

@@ -122,6 +122,25 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
 }
 
 #[tokio::test]
+async fn with_docker_a_hung_create_of_a_sandbox_is_ended() {
+    let (hung, docker) = (Hung::new("moby", "create"), Fake::start());
+    let mut settings = hung.node.settings();
+    settings.docker_socket = docker.socket();
+    hung.node.runtime.set(|world| world.name = "docker".to_owned());
+    let sandbox = &hung.container;
+    let mut command = hung.command();
+    command.target.sandbox_id = Some(sandbox.clone());
+    command.target.pod = Some(pod(&format!("uid-{}", &sandbox[..1])));
+    docker.lists(&[&hung.sandbox], &[]);
+    refused(&Agent::new(settings.clone()).execute(&command).await, OutcomeReason::TargetGone);
+    docker.lists(&[sandbox], &[]);
+    command.operation_id = format!("again-{}", hung.client.pid);
+    done(&Agent::new(settings).execute(&command).await);
+    assert_eq!(hung.client.state(), None);
+    hung.others_untouched();
+}
+
+#[tokio::test]
 async fn with_crio_it_is_ended_below_the_conmon_of_its_container_and_below_crio() {
     const NAME: &str = "k8s_main_web-0_default_uid-web_0";
     let (node, container, other) = (Node::new(), id(), id());

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use serde_json::json;
 
 use super::release::Frozen;
+use super::runtime::Says;
 use super::*;
 use crate::docker::fake::{Fake, Say, listed};
 use nrh_core::action::{Action, CleanupOrphans};
@@ -65,11 +66,28 @@ async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_
 #[tokio::test]
 async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() {
     let docked = Docked::new();
-    refused(&docked.execute(&docked.command(KILL)).await, OutcomeReason::Recovered);
+    let outcome = docked.execute(&docked.command(KILL)).await;
+    refused(&outcome, OutcomeReason::Protected);
+    assert!(outcome.message.contains("resume it with SIGCONT"), "{}", outcome.message);
     docked.hang();
     let protected = docked.command(SAFE_KILL);
     refused(&docked.execute(&protected).await, OutcomeReason::Protected);
     docked.untouched();
+    done(&docked.execute(&docked.command(KILL)).await);
+    assert_eq!(docked.shim.state(), None);
+    docked.neighbour_untouched();
+}
+
+#[tokio::test]
+async fn a_stopped_shim_that_answers_nobody_is_killed_although_docker_answers_from_memory() {
+    let docked = Docked::new();
+    let beside = docked.docker.socket().with_file_name("containerd");
+    std::fs::create_dir(&beside).unwrap();
+    std::os::unix::fs::symlink(&docked.node.runtime.socket, beside.join("containerd.sock")).unwrap();
+    docked.node.runtime.set(|world| world.tasks.insert(docked.container.clone(), Says::Running));
+    refused(&docked.execute(&docked.command(KILL)).await, OutcomeReason::Protected);
+    docked.untouched();
+    docked.node.runtime.set(|world| world.tasks.insert(docked.container.clone(), Says::GaveUp));
     done(&docked.execute(&docked.command(KILL)).await);
     assert_eq!(docked.shim.state(), None);
     docked.neighbour_untouched();

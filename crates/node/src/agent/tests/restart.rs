@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::agent::Bounds;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
 use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
@@ -199,6 +200,36 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
 }
 
 #[tokio::test]
+async fn a_kubelet_is_started_beside_what_has_ended_unless_it_may_die_of_that() {
+    for (version, state, starts) in [
+        (Some("v1.36.1"), 2, true),
+        (Some("v1.36.1"), 0, false),
+        (Some("v1.36.1"), 1, false),
+        (Some("v1.36.1"), 3, false),
+        (Some("v1.23.17"), 2, false),
+        (None, 2, false),
+    ] {
+        let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+        daemons.node.runtime.set(|world| world.containers.push(runtime::container(&id(), &id(), state)));
+        let settings = AgentSettings { kubelet_version: version.map(ToOwned::to_owned), ..daemons.settings() };
+        let outcome = Agent::new(settings).execute(&kubelet()).await;
+        if starts {
+            done(&outcome);
+        } else {
+            daemons.left_alone(&outcome, OutcomeReason::Protected, version.unwrap_or("version is not known"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_with_a_hole_is_no_list_without_orphans() {
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    let containers = (0..10).map(|_| runtime::container(&id(), &id(), 1)).collect();
+    daemons.node.runtime.set(|world| world.containers = containers);
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "a list with a hole");
+}
+
+#[tokio::test]
 async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     let file = |file: &str, active: &str, sub| UnitSeen { file: file.to_owned(), ..unit(active, sub) };
     let load = |load: &str| UnitSeen { load: load.to_owned(), ..unit("inactive", "dead") };
@@ -349,6 +380,23 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
     let list = ActionCommand { operation_id: "again".into(), ..list };
     daemons.node.runtime.set(|world| world.wrong.insert("ListPodSandbox".to_owned(), runtime::Wrong::Hangs));
     done(&daemons.execute(&list).await);
+}
+
+#[tokio::test]
+async fn a_list_that_is_only_slow_is_not_hung() {
+    let daemons = Daemons::of_runtime(unit("active", "running"));
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.node.runtime.set(|world| world.wrong = [("ListPodSandbox".to_owned(), runtime::Wrong::Slow)].into());
+    let mut settings = daemons.settings();
+    settings.thresholds.set_bound(&nrh_core::thresholds::LIST_DEADLINE, Duration::from_secs(20));
+    // The call for the list is not of the time that the other checks have.
+    settings.bounds.check = Duration::from_secs(1);
+    let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
+    let outcome = Agent::new(settings).execute(&list).await;
+    daemons.left_alone(&outcome, OutcomeReason::Recovered, "lists its sandboxes");
+    // The controller waits three minutes for both.
+    let restart = |check| Bounds::default().after(Duration::from_secs(check)).restart.as_secs();
+    assert_eq!([restart(2), restart(120), restart(170)], [90, 50, 20]);
 }
 
 #[tokio::test]

@@ -26,6 +26,8 @@ const DEADLINE_EXCEEDED: u32 = 4;
 pub(super) enum Wrong {
     Fails,
     Hangs,
+    /// Answers, but later than the executor waits for most calls.
+    Slow,
 }
 
 /// What `Tasks/Get` says.
@@ -97,13 +99,16 @@ type Answer = Result<Vec<u8>, (u32, String)>;
 
 async fn cri(State(world): State<Arc<Mutex<World>>>, Method(method): Method<String>, body: Bytes) -> Response {
     let wrong = world.lock().unwrap().wrong.get(&method).copied();
+    if wrong == Some(Wrong::Slow) {
+        tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    }
     match wrong {
         Some(Wrong::Hangs) => {
             world.lock().unwrap().calls.push(method);
             std::future::pending::<Response>().await
         }
         Some(Wrong::Fails) => answer(Err((INTERNAL, format!("{method} is told to fail")))),
-        None => answer(world.lock().unwrap().cri(&method, &body[5..])),
+        Some(Wrong::Slow) | None => answer(world.lock().unwrap().cri(&method, &body[5..])),
     }
 }
 

@@ -64,6 +64,30 @@ fn the_lower_of_both_limits_counts() {
 }
 
 #[test]
+fn pods_whose_groups_are_at_no_usual_place_are_not_known() {
+    let proc = made_up("0.97 1.32 1.61 1/289 32163\n", "32768\n", "192730\n", "1289\t0\t9223372036854775807\n");
+    let groups = proc.path().join("40/root/sys/fs/cgroup");
+    fs::create_dir_all(&groups).unwrap();
+    fs::write(proc.path().join("40/stat"), format!("40 (kubelet) S 1{} 7{}\n", " 0".repeat(17), " 0".repeat(30)))
+        .unwrap();
+    let check = |no_pod_groups| {
+        let daemons = vec![Daemon { owner: Owner::Kubelet, pid: 40, start_ticks: 7 }];
+        let who = Who { daemons, listed: Some(BTreeSet::new()), no_pod_groups, ..Who::default() };
+        let seen = Host::new(proc.path()).check(&who).unwrap();
+        let pods = seen.pids.into_iter().find(|limit| limit.owner == Owner::Pods);
+        (seen.untracked, pods.map(|limit| limit.usage))
+    };
+    assert_eq!(check(false), (Err(NO_PODS.to_owned()), Some(Err(NO_PODS.to_owned()))));
+    assert_eq!(check(true), (Ok(Vec::new()), None), "there are none, and nothing of them is missed");
+    fs::create_dir(groups.join("kubepods")).unwrap();
+    fs::write(groups.join("kubepods/pids.max"), "100\n").unwrap();
+    fs::write(groups.join("kubepods/pids.current"), "3\n").unwrap();
+    for no_pod_groups in [false, true] {
+        assert_eq!(check(no_pod_groups), (Ok(Vec::new()), Some(Ok(Usage { used: 3, limit: 100 }))));
+    }
+}
+
+#[test]
 fn odd_numbers_are_no_numbers() {
     for (loadavg, pid_max, file_nr) in [("", "32768", "1 0"), ("1 2 3 4 5", "32768", "x 0 1"), ("1 2 3 4/5", "max", "")]
     {

@@ -27,11 +27,11 @@ pub(super) struct Found {
     pub left_out: usize,
 }
 
-/// Searches below the kubelet's group of all pods. Where that group is at none of the usual places, the result is empty.
-pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Found> {
-    let mut found = Found::default();
+/// Searches below the kubelet's group of all pods. `None` where that group is at none of the usual places.
+pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Option<Found>> {
     for path in PODS {
         let Some(pods) = groups::open(root, Path::new(path))? else { continue };
+        let mut found = Found::default();
         // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
         for name in groups::children(&pods, MAX_GROUPS)? {
             if let Some(uid) = pod_uid(&name) {
@@ -45,9 +45,9 @@ pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Foun
                 }
             }
         }
-        break;
+        return Ok(Some(found));
     }
-    Ok(found)
+    Ok(None)
 }
 
 fn of_pod(
@@ -127,7 +127,7 @@ mod tests {
 
         fn found(&self, listed: &[&str]) -> Found {
             let root = OwnedFd::from(fs::File::open(self.0.path()).unwrap());
-            find(&root, &listed.iter().map(|id| (*id).to_owned()).collect()).unwrap()
+            find(&root, &listed.iter().map(|id| (*id).to_owned()).collect()).unwrap().unwrap_or_default()
         }
     }
 

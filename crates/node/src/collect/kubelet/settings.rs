@@ -33,10 +33,14 @@ pub struct Settings {
     pub healthz_address: IpAddr,
     /// Endpoint of the runtime, as written.
     pub runtime_endpoint: Option<String>,
+    /// Socket of the runtime that a kubelet of this kind brings. It may use another one.
+    pub usual_runtime: Option<&'static str>,
     /// Whether the kubelet is in this process's network namespace.
     pub same_network: bool,
     /// The kubelet's own port; `None` = its place is not known.
     pub server: Option<Server>,
+    /// Whether the kubelet keeps no control groups of pods (`cgroupsPerQOS: false`).
+    pub no_pod_groups: bool,
     /// The settings that thresholds depend on.
     pub kubelet: KubeletSettings,
 }
@@ -47,8 +51,10 @@ impl Default for Settings {
             healthz_port: 10248,
             healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             runtime_endpoint: None,
+            usual_runtime: None,
             same_network: true,
             server: Some(Server::default()),
+            no_pod_groups: false,
             kubelet: KubeletSettings { source: SettingsSource::Default, ..KubeletSettings::default() },
         }
     }
@@ -61,6 +67,8 @@ pub(crate) struct ConfigFile {
     healthz_port: Option<u16>,
     healthz_bind_address: Option<String>,
     container_runtime_endpoint: Option<String>,
+    #[serde(rename = "cgroupsPerQOS")]
+    cgroups_per_qos: Option<bool>,
     runtime_request_timeout: Option<String>,
     feature_gates: Option<BTreeMap<String, bool>>,
     address: Option<String>,
@@ -115,6 +123,9 @@ pub(crate) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<()
             server.cert_dir = folder;
         }
     }
+    if let Some(on) = flag(args, "cgroups-per-qos") {
+        settings.no_pod_groups = on == "false";
+    }
     if let Some(timeout) = flag(args, "runtime-request-timeout") {
         time_out(&mut settings.kubelet, timeout, SettingsSource::Flags);
     }
@@ -159,6 +170,7 @@ pub(crate) fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), St
     if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
     }
+    settings.no_pod_groups = file.cgroups_per_qos.map_or(settings.no_pod_groups, |on| !on);
     if let Some(server) = &mut settings.server {
         if let Some(address) = file.address.as_deref().filter(|text| !text.is_empty()) {
             server.address = address.parse().map_err(|_| no_address("address"))?;
@@ -301,6 +313,19 @@ mod tests {
         let flags = ["--config=/etc/k.yaml", "--healthz-port=0", "--container-runtime-endpoint", "unix:///c.sock"];
         let settings = read(&args(&flags), folder.path()).unwrap();
         assert_eq!((settings.healthz_port, settings.runtime_endpoint.as_deref()), (0, Some("unix:///c.sock")));
+    }
+
+    #[test]
+    fn a_kubelet_that_keeps_no_groups_of_pods_says_so() {
+        let folder = process_with(&[("none", "cgroupsPerQOS: false\n"), ("plain", "healthzPort: 1001\n")]);
+        for (words, expected) in [
+            (&["--config=/none"][..], true),
+            (&["--config=/plain"], false),
+            (&["--cgroups-per-qos=false"], true),
+            (&["--config=/none", "--cgroups-per-qos=true"], false),
+        ] {
+            assert_eq!(read(&args(words), folder.path()).unwrap().no_pod_groups, expected, "{words:?}");
+        }
     }
 
     #[test]

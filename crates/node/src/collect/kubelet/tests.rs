@@ -134,6 +134,35 @@ fn what_only_calls_itself_kubelet_is_none() {
 }
 
 #[test]
+fn a_kubelet_in_a_container_is_not_no_kubelet() {
+    let root = Proc::new();
+    let id = "0123456789abcdef".repeat(4);
+    root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    let finds = |group: &str| {
+        fs::write(root.file("40/cgroup"), format!("0::{group}\n")).unwrap();
+        Finder::new(root.0.path()).find().map_err(|error| error.to_string())
+    };
+    for group in [format!("/system.slice/docker-{id}.scope"), format!("/docker/{id}")] {
+        let said = finds(&group).unwrap_err();
+        assert!(said.contains("process 40 in one, which is not supported"), "{said}");
+    }
+    // Beside one that is no container's it is somebody else's.
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    assert_eq!(finds(&format!("/docker/{id}")).unwrap().unwrap().pid, 41);
+}
+
+#[test]
+fn a_kubelet_that_cannot_be_read_is_not_no_kubelet() {
+    let root = Proc::new();
+    root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    fs::write(root.file("40/status"), "NSpid:\t40\n").unwrap();
+    assert!(Finder::new(root.0.path()).find().unwrap_err().to_string().contains("no Uid line"));
+    // It ends while it is looked at.
+    fs::remove_file(root.file("40/status")).unwrap();
+    assert_eq!(Finder::new(root.0.path()).find().unwrap(), None);
+}
+
+#[test]
 fn of_two_kubelets_none_is_believed_and_a_child_that_has_not_begun_is_no_second_one() {
     let root = Proc::new();
     root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
@@ -150,7 +179,8 @@ fn k3s_brings_its_own_kubelet_and_runtime() {
     let root = Proc::new();
     root.with(40, "k3s-agent", "/var/lib/rancher/k3s/data/current/bin/k3s", "k3s agent", 900);
     let settings = Finder::new(root.0.path()).find().unwrap().unwrap().settings.unwrap();
-    assert_eq!(settings.runtime_endpoint.as_deref(), Some("/run/k3s/containerd/containerd.sock"));
+    assert_eq!(settings.runtime_endpoint, None, "nobody has named it");
+    assert_eq!(settings.usual_runtime, Some("/run/k3s/containerd/containerd.sock"));
     assert_eq!(settings.kubelet.source, nrh_core::observation::SettingsSource::Assumed);
 }
 

@@ -95,7 +95,7 @@ async fn a_list_of_which_too_much_would_be_kept_is_refused_by_its_name() {
     fake.say("ListPodSandbox", Say::Answer(list(&sandbox(0), 60)));
     let cri = Cri::connect(&fake.socket()).await.unwrap();
     let refused = cri.containers(Duration::from_mins(1)).await.unwrap_err();
-    assert!(matches!(&refused, CriError::TooLarge(text) if text.contains("KiB that are kept")), "{refused:?}");
+    assert!(matches!(&refused, CriError::NotKept(text) if text.contains("KiB that are kept")), "{refused:?}");
     // Most of what makes a list long is not kept.
     let (sandboxes, bytes) = cri.sandboxes_sized(Duration::from_mins(1)).await.unwrap();
     assert_eq!(sandboxes.len(), 60);
@@ -120,7 +120,7 @@ fn peak<T: Item>(answer: &[u8], items: Result<usize, usize>) -> usize {
     let peak = memory("VmHWM:").saturating_sub(before);
     match list {
         Ok(list) => assert_eq!(Ok(list.items.len()), items),
-        Err(ListError::TooLarge(read)) => assert!(items.is_err_and(|most| read < most), "{read}"),
+        Err(ListError::TooMany(read)) => assert!(items.is_err_and(|most| read < most), "{read}"),
         Err(error) => panic!("{error}"),
     }
     peak
