@@ -83,7 +83,8 @@ demo-down: testbed ## Ends a cluster that was kept
 matrix: testbed ## Writes what the last tests have seen of each fault into docs/reference/faults.md
 	@$(TESTBED) matrix docs/reference/faults.md
 
-# What the machines of `make platform` run; an unknown name is answered with all.
+# What the machines of `make platform` run; an unknown name is answered with all. `docker` and `cri-o` need CRI_DOCKERD and CRIO, which name
+# the programs `cri-dockerd` and `crio` (with `pinns` beside it): no package registry has them.
 PLATFORM ?= containerd-2.4
 # For how many minutes pods come and go there.
 CHURN ?= 60

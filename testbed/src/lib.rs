@@ -31,6 +31,7 @@ mod programs;
 mod reach;
 pub mod realm;
 pub mod stand_in;
+mod start;
 pub mod start_check;
 mod state;
 pub mod supervise;

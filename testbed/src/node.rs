@@ -16,9 +16,8 @@ use crate::{
     layout::Layout,
     machine::Machine,
     network, node_config, packages,
-    process::{self, Identity, wait_until},
+    process::{self, Identity},
     realm::Realm,
-    view,
 };
 
 /// The kubelet's credentials, at kubeadm's place.
@@ -26,8 +25,6 @@ pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 /// How containerd is called, whoever starts it.
 pub(crate) const CONTAINERD_COMMAND: [&str; 1] = ["containerd"];
-/// How long a runtime may take to load its containers: containerd needs 5 s for each one behind an unresponsive shim.
-const RUNTIME_READY: Duration = Duration::from_mins(2);
 
 /// A real node of a bed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -175,32 +172,9 @@ impl Node {
         10248 + 100 * (u16::from(self.number) - 1)
     }
 
-    /// Starts the runtime and waits until it has loaded what was there: before that its lists are errors.
-    pub fn start_containerd(&self) -> Result<()> {
-        match self.unit_of("containerd") {
-            Some(unit) => self.unit_start(&unit)?,
-            None => drop(self.start("containerd", &CONTAINERD_COMMAND.map(str::to_owned))?),
-        }
-        let mut lists = view::lists(&self.socket(), view::LIMIT);
-        wait_until(RUNTIME_READY, || {
-            if lists.is_err() {
-                lists = view::lists(&self.socket(), view::LIMIT);
-            }
-            lists.is_ok()
-        });
-        let what = || format!("the runtime of {} does not answer, see {}", self.name, self.log("containerd").display());
-        lists.map(drop).with_context(what)
-    }
-
     /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.
     pub fn stop_containerd(&self) -> Result<()> {
         self.stop("containerd")
-    }
-
-    /// Stops and starts containerd.
-    pub fn restart_containerd(&self) -> Result<()> {
-        self.stop_containerd()?;
-        self.start_containerd()
     }
 
     /// How the kubelet is called, whoever starts it.
