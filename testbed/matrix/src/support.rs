@@ -18,6 +18,9 @@ use crate::{folder, read_records, with_section};
 const BEGIN: &str = "<!-- made by `make support`: begin -->\n";
 const END: &str = "<!-- made by `make support`: end -->\n";
 
+/// The cell of what was not tried.
+const NOTHING: &str = "–";
+
 /// One thing that was seen on one platform.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
@@ -59,33 +62,60 @@ impl Proof {
 
 /// The table: a row per promise, and a column per platform that was tried.
 fn table(proofs: &[Proof]) -> String {
-    let mut rows: BTreeMap<&str, (u8, BTreeMap<&str, &str>)> = BTreeMap::new();
+    let mut rows: Vec<(u8, &str, BTreeMap<&str, &str>)> = Vec::new();
     let mut platforms: Vec<&str> = proofs.iter().map(|proof| proof.platform.as_str()).collect();
     platforms.sort_unstable();
     platforms.dedup();
     for proof in proofs {
-        let (order, cells) = rows.entry(&proof.promise).or_default();
-        *order = proof.order;
-        cells.insert(&proof.platform, &proof.seen);
+        let row = rows.iter_mut().find(|(_, promise, _)| *promise == proof.promise);
+        match row {
+            Some((.., cells)) => drop(cells.insert(&proof.platform, &proof.seen)),
+            None => rows.push((proof.order, &proof.promise, [(&*proof.platform, &*proof.seen)].into())),
+        }
     }
-    let mut rows: Vec<_> = rows.into_iter().collect();
-    rows.sort_by_key(|(promise, (order, _))| (*order, *promise));
+    rows.sort_by_key(|(order, ..)| *order);
     let mut out = format!("| | {} |\n|---|{}\n", platforms.join(" | "), "---|".repeat(platforms.len()));
-    for (promise, (_, cells)) in rows {
-        let cells: Vec<&str> = platforms.iter().map(|platform| cells.get(platform).copied().unwrap_or("–")).collect();
+    for (_, promise, cells) in rows {
+        let cells: Vec<&str> =
+            platforms.iter().map(|platform| cells.get(platform).copied().unwrap_or(NOTHING)).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {promise} | {} |", cells.join(" | "));
     }
     out
 }
 
-/// Writes the table of what tests have recorded into the documentation.
+/// What the table in the documentation says of platforms without a record here: another machine has run them.
+fn kept(table: &str, proofs: &[Proof]) -> Vec<Proof> {
+    let cells = |line: &str| -> Vec<String> {
+        line.trim().trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let mut lines = table.lines();
+    let platforms = lines.next().map(cells).unwrap_or_default();
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for row in lines.skip(1).map(cells) {
+        let Some(promise) = row.first() else { continue };
+        // A row that is not recorded here follows the one before it.
+        let order = proofs.iter().find(|proof| proof.promise == *promise).map_or(last, |proof| proof.order);
+        last = order;
+        for (platform, seen) in platforms.iter().zip(&row).skip(1) {
+            if seen != NOTHING && !proofs.iter().any(|proof| proof.platform == *platform) {
+                let (platform, promise, seen) = (platform.clone(), promise.clone(), seen.clone());
+                kept.push(Proof { platform, order, promise, seen });
+            }
+        }
+    }
+    kept
+}
+
+/// Writes the table of what tests have recorded into the documentation. Columns of platforms without a record stay.
 ///
 /// # Errors
 /// When nothing is recorded, or the document has no place for it.
 pub fn write_into(document: &Path) -> Result<()> {
     let text = fs::read_to_string(document).with_context(|| format!("read {}", document.display()))?;
-    let proofs = read_records(&folder().join("platforms"))?;
+    let mut proofs: Vec<Proof> = read_records(&folder().join("platforms"))?;
+    let known = text.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
+    proofs.extend(known.map_or_else(Vec::new, |(table, _)| kept(table, &proofs)));
     let new = with_section(&text, BEGIN, END, &table(&proofs)).with_context(|| format!("in {}", document.display()))?;
     fs::write(document, new).with_context(|| format!("write {}", document.display()))
 }
@@ -110,6 +140,12 @@ mod tests {
         ];
         let expected = "| | one | three | two |\n|---|---|---|---|\n| heals | in 8 s | – | in 9 s |\n| reboots | once | once | – |\n";
         assert_eq!(table(&proofs), expected);
+        // Another machine has run one of them only, and sees something else.
+        let mut here = vec![proof("two", 1, "heals", "in 7 s")];
+        let before = expected.to_owned() + "| a panic | – | – | once |\n| an upgrade | once | – | – |\n";
+        here.extend(kept(&before, &here));
+        let after = before.replace("in 9 s", "in 7 s").replace("| a panic | – | – | once |\n", "");
+        assert_eq!(table(&here), after);
         let folder = tempfile::tempdir()?;
         proofs.iter().try_for_each(|proof| proof.write(folder.path()))?;
         assert_eq!(table(&read_records(folder.path())?), expected);
