@@ -125,8 +125,10 @@ fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outli
 
 #[test]
 fn one_command_stops_everything_and_git_ops_tools_show_how_each_object_stands() {
+    // A bed has no way out to what Go may have to download.
+    let tool = rustix::process::geteuid().is_root().then(health::tool).transpose().unwrap();
     staged("suspended", None, async |stage| {
-        let tool = health::tool()?;
+        let tool = tool.context("no bed without root")?;
         suspended::nothing_starts(&stage).await.context("all remediation suspended")?;
         health::is_shown(&stage, tool.path()).await.context("the health of objects")
     });
