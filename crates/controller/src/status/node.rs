@@ -13,7 +13,7 @@ use nrh_core::plan::{NodeStatusView, SelfHealing};
 use nrh_core::snapshot::TriState;
 use nrh_core::text::bounded;
 
-/// The controller's part of the status of a node. An apply without a field removes it, so no field of the probe may stand here.
+/// The controller's part of the status of a node. The fields of the probe stay empty: an apply that names one takes it over.
 pub fn node_part(
     status_view: &NodeStatusView,
     blocked: &[String],
