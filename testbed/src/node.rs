@@ -172,11 +172,6 @@ impl Node {
         10248 + 100 * (u16::from(self.number) - 1)
     }
 
-    /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.
-    pub fn stop_containerd(&self) -> Result<()> {
-        self.stop("containerd")
-    }
-
     /// How the kubelet is called, whoever starts it.
     pub(crate) fn kubelet_command(&self) -> Vec<String> {
         kubelet_command(&self.name, self.ip)

@@ -54,7 +54,7 @@ async fn a_binding_that_was_never_there_is_told_once_the_controller_leads() {
     sleep(Duration::from_secs(30)).await;
     assert_eq!(told(&world), [Value::Null; 0], "another replica may lead");
     world.api.unhook();
-    world.until("it is told", || !told(&world).is_empty()).await;
+    world.until("it is reported", || !told(&world).is_empty()).await;
     sleep(Duration::from_mins(2)).await;
     let told = told(&world);
     assert_eq!(told.len(), 1, "{told:#?}");
@@ -68,7 +68,7 @@ async fn a_check_without_an_answer_proves_nothing() {
     world.api.hook(move |call| is_check(call).then_some(Fault::Stall));
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("it is told", || allowed(&world).contains("not known whether the admission policies")).await;
+    world.until("it is reported", || allowed(&world).contains("not known whether the admission policies")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().is_empty(), "{:?}", world.phases());
     world.api.unhook();

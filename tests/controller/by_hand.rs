@@ -91,7 +91,7 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     sleep(Duration::from_mins(1)).await;
     ask(&world, "by-hand");
     let message = || remediation(&world, "by-hand")["status"]["message"].as_str().unwrap_or_default().to_owned();
-    world.until("told", || message().contains("paused: release")).await;
+    world.until("it is reported", || message().contains("paused: release")).await;
     let told = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
     sleep(Duration::from_mins(10)).await;
     let again = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();

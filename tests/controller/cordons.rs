@@ -51,7 +51,7 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
         node["spec"]["unschedulable"] = json!(true);
     });
     world.until("swept", || mark(&world, CORDONED_BY).is_null()).await;
-    world.until("told", || !warned(&world, "kubectl uncordon w1 opens it").is_empty()).await;
+    world.until("a person is notified", || !warned(&world, "kubectl uncordon w1 opens it").is_empty()).await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(node(&world)["spec"]["unschedulable"], true, "nobody here knows whose it is");
     assert_eq!((world.phases().len(), status()), (1, before), "its record is about the machine before");
@@ -75,7 +75,7 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
         let is_noted = || message().is_some_and(|said| said.contains(&format!("; not cleaned up: its {what}: ")));
         world.until("noted", is_noted).await;
         let told = || warned(&world, &format!("its {what} stays on the node"));
-        world.until("told", || !told().is_empty()).await;
+        world.until("a person is notified", || !told().is_empty()).await;
         let written = || world.api.writes().into_iter().filter(|write| write.contains("noderemediations/")).count();
         let before = written();
         sleep(Duration::from_mins(30)).await;

@@ -72,7 +72,7 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     assert_eq!(evictions(&world).len(), 3, "what is on its way out is waited for");
     assert_eq!(world.step(1)["message"], "1 pod(s) left; on their way out: shop/web-2");
     world.api.remove("pods", "web-2");
-    world.until("told", || world.step(2)["action"] == "Notify").await;
+    world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     assert_eq!(
         (&world.step(1)["state"], &world.step(1)["message"]),
         (&json!("Succeeded"), &json!("drained: no pod is left that was to go"))
@@ -107,7 +107,7 @@ async fn a_budget_is_asked_again_and_again_and_named() {
     sleep(Duration::from_mins(1)).await;
     let asked = evictions(&world).len() - before;
     assert!((4..=8).contains(&asked), "asked again every ten seconds or so: {asked}");
-    world.until("told", || world.step(2)["action"] == "Notify").await;
+    world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     let done = world.step(1);
     assert_eq!(done["state"], "TimedOut");
     let message = done["message"].as_str().unwrap();
@@ -138,7 +138,7 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
     });
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("told", || world.step(2)["action"] == "Notify").await;
+    world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     assert_eq!(evictions(&world), ["create pods/eviction/web-1"]);
     assert_eq!(world.api.get("pods", "web-1").unwrap()["metadata"]["uid"], "next");
     let said = world.step(1)["message"].as_str().unwrap().to_owned();
@@ -162,7 +162,7 @@ async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
     world.until("known to be lacking", || valid()["status"] == "False").await;
     assert!(valid()["message"].as_str().unwrap().contains("may not create pods/eviction"), "{}", valid());
     world.set_sick("w1", true);
-    world.until("told", || world.step(2)["action"] == "Notify").await;
+    world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     assert!(world.step(1)["message"].as_str().unwrap().starts_with("skipped: the controller may not evict"));
     assert!(evictions(&world).is_empty());
     world.api.deny(&[]);
@@ -319,7 +319,7 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
     }
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("told", || world.step(2)["action"] == "Notify").await;
+    world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     let failed = world.step(1);
     assert_eq!(failed["state"], "Refused");
     let said = failed["message"].as_str().unwrap();

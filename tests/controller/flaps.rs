@@ -72,7 +72,9 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     world.api.change("noderuntimehealths", "w1", |report| report["status"]["flapping"] = forged);
     let _replica = world.controller("b");
     world
-        .until("it is looked at", || world.condition("noderuntimehealths", "w1", "ProbeReporting")["status"] == "True")
+        .until("its probe reports", || {
+            world.condition("noderuntimehealths", "w1", "ProbeReporting")["status"] == "True"
+        })
         .await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.status("w1")["clusterFaults"].is_null() && stable(&world) != "False");

@@ -244,7 +244,7 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
         world.api.list("noderemediations").iter().map(|one| one["status"]["attempts"][0]["action"].clone()).collect()
     };
     world
-        .until("told", || {
+        .until("a person is notified", || {
             let done: Vec<Value> = done();
             done == ["Notify"]
         })

@@ -128,7 +128,7 @@ async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed
     command(&world, "w1", &json!({"command": {"action": "OfAnotherVersion"}}));
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("it is told", || world.blocked("w1").contains("NodeCommand w1 cannot be read")).await;
+    world.until("it is reported", || world.blocked("w1").contains("NodeCommand w1 cannot be read")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
     assert_eq!(world.order("w1")["action"], "OfAnotherVersion");

@@ -140,7 +140,7 @@ async fn a_stuck_pod_is_confirmed_by_a_read_and_gone_from_the_report_within_five
         sleep(Duration::from_secs(119)).await;
         assert_eq!(rollout.said(1), [], "it may still go");
         let confirmed = [("log-1-0".to_owned(), "Confirmed".to_owned())];
-        rollout.world.until("it is told", || rollout.said(1) == confirmed).await;
+        rollout.world.until("it is reported", || rollout.said(1) == confirmed).await;
         assert_eq!(rollout.world.status("w1")["summary"]["health"], "Unhealthy");
         sleep(Duration::from_secs(20) + Duration::from_millis(500) * phase).await;
         assert_eq!(rollout.said(1), confirmed, "it stands for as long as it is read");
@@ -161,7 +161,7 @@ async fn a_stuck_pod_stays_told_when_its_set_calls_itself_well() {
     rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
     rollout.says(0);
     let confirmed = [("log-1-0".to_owned(), "Confirmed".to_owned())];
-    rollout.world.until("it is told", || rollout.said(1) == confirmed).await;
+    rollout.world.until("it is reported", || rollout.said(1) == confirmed).await;
     rollout.says(1);
     for _ in 0..120 {
         sleep(Duration::from_secs(1)).await;
@@ -180,7 +180,7 @@ async fn of_a_pod_that_cannot_be_read_nothing_is_confirmed_and_nothing_is_forgot
     rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
     rollout.says(0);
     let is = |state: &str| vec![("log-1-0".to_owned(), state.to_owned())];
-    rollout.world.until("it is told", || rollout.said(1) == is("Confirmed")).await;
+    rollout.world.until("it is reported", || rollout.said(1) == is("Confirmed")).await;
     let of_pods = |call: &Call| {
         !call.is_write() && call.target.plural == "pods" && call.target.namespace.as_deref() != Some("nrh-node")
     };

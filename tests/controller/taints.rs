@@ -108,7 +108,7 @@ async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
         let is_it = |event: &&Value| event["note"].as_str().is_some_and(|note| note.contains("stays on the node"));
         events.iter().find(is_it).map(|event| (event["reason"].clone(), event["type"].clone()))
     };
-    world.until("told", || told().is_some()).await;
+    world.until("a person is notified", || told().is_some()).await;
     assert_eq!(told(), Some((json!("ActionNotExecuted"), json!("Warning"))));
     assert_eq!(taints(&world), [json!({"key": OURS, "effect": "PreferNoSchedule"})]);
 }

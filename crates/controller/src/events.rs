@@ -1,6 +1,6 @@
 //! Events, which people read in `kubectl describe node`. They are bounded and folded, and they never block an action.
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::{Namespace, Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
@@ -85,7 +85,7 @@ impl Events {
     }
 
     /// Reports the result of a step.
-    pub fn executed(&self, node: &Node, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
+    pub fn executed(&self, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
         use ActionResult as R;
         let kind = match result {
             R::Done { .. } if step.action == ActionType::Notify => Kind::ManualActionRequired,
@@ -98,31 +98,22 @@ impl Events {
             R::Started => format!("requested from {}", answers(step.executor)),
             _ => result.message().to_owned(),
         };
-        let (name, purpose) = (&remediation.name, remediation.purpose(step));
-        self.put(Notice {
-            remediation: Some(reference::<NodeRemediation>(name)),
-            ..Notice::new(
-                about(node),
-                kind,
-                &bounded(&step.phrase(), MAX_ACTION),
-                format!("remediation {name}: {purpose}: {what}"),
-            )
-        });
+        self.put_of(remediation, kind, &step.phrase(), &format!("{}: {what}", remediation.purpose(step)));
     }
 
-    /// Reports what a remediation has come to since its state before.
-    pub fn came_to(&self, before: Option<&Remediation>, now: &Remediation) {
+    /// Reports how a remediation has changed: a step waits for approval, the node did not execute one, the remediation has ended.
+    pub fn changed(&self, before: Option<&Remediation>, now: &Remediation) {
         if let Some(operation) =
             now.awaiting().filter(|_| before.is_none_or(|before| before.awaiting() != now.awaiting()))
         {
-            self.of(
+            self.put_of(
                 now,
                 Kind::ManualActionRequired,
                 "Approve",
                 &format!("{}: {}", now.message, now.approve_command(operation)),
             );
         }
-        // What the controller executes itself is told when it is done.
+        // The controller reports its own steps when it has executed them.
         let on_node = |step: &&StepRecord| step.executor != Executor::Controller && step.started_at.is_some();
         let was_final = |step: &StepRecord| {
             let mut known = before.iter().flat_map(|before| &before.steps);
@@ -132,7 +123,7 @@ impl Events {
             |step: &&StepRecord| matches!(step.state, StepState::Failed | StepState::Refused | StepState::TimedOut);
         for step in now.steps.iter().filter(on_node).filter(has_failed).filter(|step| !was_final(step)) {
             let what = format!("{}: {}", now.purpose(step), step.message);
-            self.of(now, Kind::ActionNotExecuted, &step.phrase(), &what);
+            self.put_of(now, Kind::ActionNotExecuted, &step.phrase(), &what);
         }
         let kind = match now.phase {
             Phase::Succeeded => Kind::RemediationSucceeded,
@@ -141,19 +132,13 @@ impl Events {
             _ => return,
         };
         if before.is_none_or(|before| before.phase != now.phase) {
-            self.of(now, kind, kind.as_str(), &now.message);
+            self.put_of(now, kind, kind.as_str(), &now.message);
         }
     }
 
-    /// Reports something about the node of a remediation.
-    fn of(&self, remediation: &Remediation, kind: Kind, action: &str, text: &str) {
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(remediation.node.clone()),
-            uid: Some(remediation.node_uid.clone()),
-            ..ObjectReference::default()
-        };
+    /// Puts an event about the node of a remediation into the queue.
+    fn put_of(&self, remediation: &Remediation, kind: Kind, action: &str, text: &str) {
+        let about = ObjectReference { uid: Some(remediation.node_uid.clone()), ..reference::<Node>(&remediation.node) };
         let note = format!("remediation {}: {text}", remediation.name);
         self.put(Notice {
             remediation: Some(reference::<NodeRemediation>(&remediation.name)),
@@ -163,12 +148,7 @@ impl Events {
 
     /// Reports that the admission policies are not known to be in force.
     pub fn not_enforced(&self, text: String) {
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Namespace".to_owned()),
-            name: Some(SYSTEM_NAMESPACE.to_owned()),
-            ..ObjectReference::default()
-        };
+        let about = reference::<Namespace>(SYSTEM_NAMESPACE);
         self.put(Notice::new(about, Kind::ManualActionRequired, "CheckAdmission", text));
     }
 
@@ -187,7 +167,7 @@ impl Events {
     }
 }
 
-/// A reference to a cluster-scoped object of the controller.
+/// A reference to a cluster-scoped object.
 fn reference<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
@@ -251,22 +231,52 @@ mod tests {
     use nrh_api::convert;
 
     #[test]
-    fn what_is_requested_is_told_with_its_step_and_its_fault_and_as_part_of_its_remediation() {
+    fn what_is_requested_is_reported_with_its_step_and_its_fault_and_as_part_of_its_remediation() {
+        let remediation = running();
+        let (events, mut sent) = channel();
+        events.executed(&remediation, &remediation.steps[0], &ActionResult::Started);
+        let notice = sent.0.try_recv().unwrap();
+        assert_eq!((notice.kind, notice.action.as_str()), (Kind::ActionExecuted, "ReleaseHungProcess(SIGCONT)"));
+        let note = "remediation w1-a: ReleaseHungProcess(SIGCONT) for HungContainer (container c): requested from the node, by a Job";
+        assert_eq!(notice.note, note);
+        let about = (notice.about.kind.as_deref(), notice.about.name.as_deref(), notice.about.uid.as_deref());
+        assert_eq!(about, (Some("Node"), Some("w1"), Some("u")));
+        // Without it, the Events of a second remediation would be counted as the first one's.
+        assert_eq!(notice.remediation.and_then(|related| related.name).as_deref(), Some("w1-a"));
+    }
+
+    #[test]
+    fn what_the_node_refused_and_how_the_remediation_ended_is_reported_once() {
+        let (before, mut now) = (running(), running());
+        now.steps[0].finish(StepState::Refused, "process 7 is gone", now.started_at);
+        (now.phase, now.message) = (Phase::Failed, "no step is left".into());
+        let (events, mut sent) = channel();
+        events.changed(Some(&before), &now);
+        events.changed(Some(&now), &now);
+        drop(events);
+        let mut reported = Vec::new();
+        while let Ok(notice) = sent.0.try_recv() {
+            reported.push((notice.kind, notice.note));
+        }
+        let refused =
+            "remediation w1-a: ReleaseHungProcess(SIGCONT) for HungContainer (container c): process 7 is gone";
+        let expected = [
+            (Kind::ActionNotExecuted, refused.to_owned()),
+            (Kind::RemediationFailed, "remediation w1-a: no step is left".to_owned()),
+        ];
+        assert_eq!(reported, expected);
+    }
+
+    /// A remediation whose Job has started.
+    fn running() -> Remediation {
         let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "w1-a"},
             "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"},
             "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z",
                 "faults": [{"id": "f", "type": "HungContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r",
                     "stepIndex": 0, "state": "Open"}],
                 "attempts": [{"operationId": "op", "faultId": "f", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"},
-                    "stepIndex": 0, "executor": "Job", "state": "Started", "scheduledAt": "2026-01-01T00:00:00Z"}]}});
-        let remediation = convert::remediation(&serde_json::from_value(object).unwrap());
-        let (events, mut sent) = channel();
-        events.executed(&Node::default(), &remediation, &remediation.steps[0], &ActionResult::Started);
-        let notice = sent.0.try_recv().unwrap();
-        assert_eq!((notice.kind, notice.action.as_str()), (Kind::ActionExecuted, "ReleaseHungProcess(SIGCONT)"));
-        let note = "remediation w1-a: ReleaseHungProcess(SIGCONT) for HungContainer (container c): requested from the node, by a Job";
-        assert_eq!(notice.note, note);
-        // Without it, the Events of a second remediation would be counted as the first one's.
-        assert_eq!(notice.remediation.and_then(|related| related.name).as_deref(), Some("w1-a"));
+                    "stepIndex": 0, "executor": "Job", "state": "Started", "startedAt": "2026-01-01T00:00:01Z",
+                    "scheduledAt": "2026-01-01T00:00:00Z"}]}});
+        convert::remediation(&serde_json::from_value(object).unwrap())
     }
 }

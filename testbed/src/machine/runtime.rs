@@ -33,20 +33,21 @@ pub(super) fn set_up(files: &mut Files, layout: Layout, program: &std::path::Pat
     let path = format!("/usr/local/bin/{name}");
     files.program(&path, program)?;
     let socket = layout.places().socket;
-    let (unit, command) = if layout == Layout::CriO {
+    let command = if layout == Layout::CriO {
         files.link("/etc/systemd/system/containerd.service", "/dev/null");
         // It is built beside crio.
         files.program("/usr/local/bin/pinns", &program.with_file_name("pinns"))?;
         files.write("/etc/crio/crio.conf.d/10-bed.conf", &crio(plugins))?;
-        ("crio", path)
+        path
     } else {
         files.write("/etc/docker/daemon.json", DOCKER)?;
         let options = format!(
             "--container-runtime-endpoint=unix://{socket} --pod-infra-container-image={PAUSE_IMAGE} \
                  --network-plugin=cni --cni-bin-dir={plugins} --cni-conf-dir=/etc/cni/net.d"
         );
-        ("cri-docker", format!("{path} {options}"))
+        format!("{path} {options}")
     };
+    let unit = layout.unit("containerd");
     let requires = if layout == Layout::Docker { "Requires=docker.service\nAfter=docker.service\n" } else { "" };
     let text = format!(
         "[Unit]\n{requires}[Service]\nType=notify\nExecStart={command}\nRestart=always\nDelegate=yes\nTasksMax=infinity\n\

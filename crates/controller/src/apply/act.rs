@@ -84,7 +84,7 @@ impl Applier {
             self.metrics.act(kind, result_name(&result));
             tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "action executed");
             if let Some(step) = next.attempt(operation_id) {
-                self.events.executed(&live.node, &next, step, &result);
+                self.events.executed(&next, step, &result);
             }
         }
         self.write_remediation(&next).await

@@ -139,7 +139,7 @@ impl Applier {
                     self.lately.wrote(sent, &written);
                 }
                 written.fold(&mut self.cache.lock(), Instant::now());
-                self.events.came_to(before.as_ref(), remediation);
+                self.events.changed(before.as_ref(), remediation);
                 if remediation.phase.is_final() {
                     tracing::info!(
                         remediation = remediation.name,

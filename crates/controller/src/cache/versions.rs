@@ -145,7 +145,7 @@ impl Versions {
 pub struct AllVersions(BTreeMap<&'static str, Versions>);
 
 impl AllVersions {
-    /// Of these kinds, of which nothing is known yet.
+    /// Versions of these kinds, before their first lists.
     pub(super) fn new<const KINDS: usize>(kinds: [&'static str; KINDS]) -> Self {
         Self(kinds.map(|kind| (kind, Versions::default())).into())
     }

@@ -292,7 +292,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
 }
 
 #[test]
-fn neither_rebooted_nor_marked_while_the_boot_is_not_known_or_told_of_differently() {
+fn neither_rebooted_nor_marked_while_the_boot_is_not_known_or_reported_differently() {
     let long = "a".repeat(65);
     // What the Node shows, and what the probe says.
     let cases = [

@@ -228,7 +228,7 @@ fn no_check_is_requested_while_something_else_blocks_anyway() {
 }
 
 #[test]
-fn where_the_probe_may_not_act_nobody_does_and_a_person_is_told() {
+fn where_the_probe_may_not_act_nobody_does_and_a_person_is_notified() {
     for kubelet in [TriState::True, TriState::False] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();

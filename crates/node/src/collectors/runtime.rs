@@ -271,7 +271,7 @@ mod tests {
             (Kubelet, false, None, &refused, false),
             (Flag, false, None, &refused, false),
             (Nobody, false, Some(true), &refused, true),
-            // k3s may have been told in its own file to use another runtime.
+            // k3s's own file may name another runtime.
             (KubeletKind, false, Some(false), &missing, true),
             (KubeletKind, false, None, &refused, true),
             (KubeletKind, true, None, &missing, false),

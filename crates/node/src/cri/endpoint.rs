@@ -46,8 +46,8 @@ pub enum NamedBy {
     Flag,
     /// The kubelet's own flags or configuration.
     Kubelet,
-    /// Nobody, but the kubelet is of a kind that brings a runtime of its own (k3s, `MicroK8s`). It may have been told to use
-    /// another one in a place that is not read.
+    /// Nobody, but the kubelet is of a kind that brings a runtime of its own (k3s, `MicroK8s`). Settings that are
+    /// not read may name another one.
     KubeletKind,
     /// Nobody: it is a default path at which a socket was found.
     Nobody,

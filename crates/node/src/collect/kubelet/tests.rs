@@ -157,7 +157,7 @@ fn a_kubelet_that_cannot_be_read_is_not_no_kubelet() {
     root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
     fs::write(root.file("40/status"), "NSpid:\t40\n").unwrap();
     assert!(Finder::new(root.0.path()).find().unwrap_err().to_string().contains("no Uid line"));
-    // It ends while it is looked at.
+    // It ends during the check.
     fs::remove_file(root.file("40/status")).unwrap();
     assert_eq!(Finder::new(root.0.path()).find().unwrap(), None);
 }

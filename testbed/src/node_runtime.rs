@@ -1,4 +1,4 @@
-//! Starts of a node's runtime.
+//! Starts and stops a node's runtime.
 
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ impl Node {
         });
         let what = || format!("the runtime of {} does not answer, see {}", self.name, self.log("containerd").display());
         lists.map(drop).with_context(what)
+    }
+
+    /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.
+    pub fn stop_containerd(&self) -> Result<()> {
+        self.stop("containerd")
     }
 
     /// Stops and starts containerd.
