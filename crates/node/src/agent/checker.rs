@@ -121,13 +121,13 @@ impl Checker {
         self.thresholds.bound(&LIST_DEADLINE)
     }
 
-    /// Checks that the process of this role still hangs.
+    /// Checks that the process of this role still hangs, and that the signal can release it. `None` stands for a reboot.
     pub(super) async fn process_still_hangs(
         &self,
         role: Role,
         target: &Target,
         held: &Arc<Held>,
-        signal: Signal,
+        signal: Option<Signal>,
     ) -> Result<(), Refusal> {
         match role {
             Role::NetworkPlugin => self.plugin_still_hung(target, held).await,
@@ -157,11 +157,16 @@ impl Checker {
     }
 
     /// Checks that the shim is stopped, or that one of its tasks does not answer while the runtime does.
-    async fn container_still_hung(&self, target: &Target, held: &Arc<Held>, signal: Signal) -> Result<(), Refusal> {
+    async fn container_still_hung(
+        &self,
+        target: &Target,
+        held: &Arc<Held>,
+        signal: Option<Signal>,
+    ) -> Result<(), Refusal> {
         let stopped = self.state(held).await? == Some('T');
         // Resuming a stopped process is safe in every case. A kill needs a runtime that answers: the runtime has to
         // clean up after the shim.
-        if stopped && signal == Signal::Cont {
+        if stopped && signal == Some(Signal::Cont) {
             return Ok(());
         }
         let cri = self.runtime().await?;

@@ -32,13 +32,13 @@ impl Checker {
     }
 
     /// Checks that the runtime is Docker, and that the shim's container is a running container of the kubelet's, in the
-    /// pod of the command. To be resumed, the shim must be stopped. To be killed, it must be unresponsive, or stopped or stuck in
-    /// the kernel while Docker does not answer for that container and answers for others.
+    /// pod of the command. For a resumption or a reboot, a stopped shim suffices. For a kill it must be unresponsive, or
+    /// stopped or stuck in the kernel while Docker does not answer for that container and answers for others.
     pub(super) async fn docker_container_still_hung(
         &self,
         target: &Target,
         held: &Arc<Held>,
-        signal: Signal,
+        signal: Option<Signal>,
     ) -> Result<(), Refusal> {
         let Proof::Shim { id, .. } = &held.proof else {
             return Err(Refusal::cannot_check("the process is no shim"));
@@ -51,26 +51,26 @@ impl Checker {
         }
         let state = self.state(held).await?;
         match (signal, state) {
-            (Signal::Cont, Some('T')) => return Ok(()),
+            (Some(Signal::Cont) | None, Some('T')) => return Ok(()),
+            (Some(Signal::Cont), _) => {}
             // This proves more than silence of Docker, which answers from memory until something waits for the shim.
-            (Signal::Kill, _) if self.shim_gives_no_answer(id).await => return Ok(()),
+            _ if self.shim_gives_no_answer(id).await => return Ok(()),
             // Copying out of a container holds Docker's lock on it for the whole time of the copy, while its shim is
             // healthy.
-            (Signal::Kill, Some('T' | 'D')) => {}
-            (Signal::Kill, _) => {
+            (_, Some('T' | 'D')) => {}
+            _ => {
                 let pid = held.process.pid;
                 return Err(recovered(format!(
                     "shim {pid} is neither stopped nor stuck in the kernel, and answers: it blocks nothing"
                 )));
             }
-            _ => {}
         }
         match docker.inspect(id, self.bounds.inspect).await {
             // Silence about one container proves nothing while Docker answers no query.
             Err(CriError::Deadline(_)) => {
                 docker.answers(self.bounds.call).await.map_err(|error| asked("any container", &error))
             }
-            Ok(_) if signal == Signal::Kill && state == Some('T') => {
+            Ok(_) if state == Some('T') => {
                 let pid = held.process.pid;
                 let message = format!(
                     "shim {pid} is stopped, but Docker answers for container {id}: nothing waits for it yet: resume it with SIGCONT"

@@ -35,12 +35,16 @@ impl Checker {
         self.shim_is_useless(held, id).await
     }
 
-    /// Checks that the conmon is stopped, and that it is to be resumed. Nothing would watch its container after its end.
-    pub(in crate::agent) async fn conmon_still_stopped(&self, held: &Arc<Held>, signal: Signal) -> Result<(), Refusal> {
+    /// Checks that the conmon is stopped, and that it is not to be killed: nothing would watch its container.
+    pub(in crate::agent) async fn conmon_still_stopped(
+        &self,
+        held: &Arc<Held>,
+        signal: Option<Signal>,
+    ) -> Result<(), Refusal> {
         let pid = held.process.pid;
         match (self.state(held).await?, signal) {
-            (Some('T'), Signal::Cont) => Ok(()),
-            (Some('T'), Signal::Kill) => {
+            (Some('T'), Some(Signal::Cont) | None) => Ok(()),
+            (Some('T'), Some(Signal::Kill)) => {
                 let message = format!("without conmon {pid} CRI-O would not hear of the end of its container");
                 Err(Refusal::new(OutcomeReason::Protected, message))
             }

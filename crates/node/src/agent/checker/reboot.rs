@@ -9,7 +9,6 @@ use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::Finder;
-use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, ProcessRef};
 use nrh_core::policy::Daemon;
@@ -55,7 +54,7 @@ impl Checker {
             }
             (_, Some(process)) => {
                 let held = self.hold(process, &command.target).await?;
-                self.process_still_hangs(process.role, &command.target, &held, Signal::Kill).await?;
+                self.process_still_hangs(process.role, &command.target, &held, None).await?;
                 self.prove_again(&held, process, &command.target).await?;
             }
             (kind, _) => return Err(recovered(format!("there is nothing to check for {kind}"))),

@@ -34,7 +34,7 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
     let Task { process, params } = task;
     let (target, signal) = (&command.target, params.signal);
     let held = checker.hold(process, target).await?;
-    checker.process_still_hangs(process.role, target, &held, signal).await?;
+    checker.process_still_hangs(process.role, target, &held, Some(signal)).await?;
     if signal == Signal::Kill && process.role == Role::Shim && !params.allow_running_pods {
         let message = format!(
             "killing shim {} would end every container of its pod; the command does not allow that",

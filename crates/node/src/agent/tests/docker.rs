@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use serde_json::json;
 
+use super::reboot::reboot_for_process;
 use super::release::Frozen;
 use super::runtime::Says;
 use super::*;
@@ -48,10 +49,12 @@ impl Docked {
         command(action, FaultType::HungContainer, target)
     }
 
+    fn settings(&self) -> AgentSettings {
+        AgentSettings { docker_socket: self.docker.socket(), ..self.node.settings() }
+    }
+
     async fn execute(&self, command: &ActionCommand) -> Outcome {
-        let mut settings = self.node.settings();
-        settings.docker_socket = self.docker.socket();
-        Agent::new(settings).execute(command).await
+        Agent::new(self.settings()).execute(command).await
     }
 }
 
@@ -69,6 +72,7 @@ async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() 
     let outcome = docked.execute(&docked.command(KILL)).await;
     refused(&outcome, OutcomeReason::Protected);
     assert!(outcome.message.contains("resume it with SIGCONT"), "{}", outcome.message);
+    done(&reboot_for_process(&docked.node, docked.settings(), &docked.command(KILL)).await);
     docked.hang();
     let protected = docked.command(SAFE_KILL);
     refused(&docked.execute(&protected).await, OutcomeReason::Protected);

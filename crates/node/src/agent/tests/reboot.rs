@@ -4,7 +4,7 @@ use std::fs;
 
 use super::restart::{CONTAINERD, Daemons, KUBELET, healthz};
 use super::*;
-use crate::bus::fake::{Login, Reboots, unit};
+use crate::bus::fake::{Login, Reboots, Restarts, Systemd, unit};
 use nrh_core::action::{Action, Reboot};
 
 /// As the stand-in remembers it: the login manager is asked without a person at hand.
@@ -19,6 +19,18 @@ fn reboot_for(fault_type: FaultType) -> ActionCommand {
 
 fn silent_runtime() -> Daemons {
     Daemons::of_runtime(unit("failed", "failed"))
+}
+
+/// Reboots for the process of this command. The boot is this machine's, and the login manager is a stand-in.
+pub(super) async fn reboot_for_process(node: &Node, settings: AgentSettings, command: &ActionCommand) -> Outcome {
+    let operation_id = id().split_off(48);
+    let systemd = Systemd::start(&node.stage.path(&operation_id), &[], Restarts::Never);
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
+    let command = ActionCommand { boot_id: Some(boot_id), operation_id, ..command.clone() };
+    let command = ActionCommand { action: Action::Reboot(Reboot::default()), ..command };
+    let outcome = Agent::new(AgentSettings { bus: Some(systemd.socket.clone()), ..settings }).execute(&command).await;
+    assert_eq!(systemd.acts(), vec![REBOOT; usize::from(outcome.state == OutcomeState::Done)]);
+    outcome
 }
 
 #[track_caller]

@@ -1,5 +1,6 @@
 //! Ending the wait of one hung process.
 
+use super::reboot::reboot_for_process;
 use super::runtime::{Says, Wrong};
 use super::*;
 use nrh_core::action::{Action, CleanupOrphans};
@@ -248,10 +249,13 @@ async fn a_stopped_conmon_is_resumed_and_never_killed() {
     let conmon = node.stage.conmon(&container, "k8s_main_web-0_default_uid-web_0");
     let resume = resume(&conmon, &container);
     refused(&node.execute(&resume).await, OutcomeReason::Recovered);
+    refused(&reboot_for_process(&node, node.settings(), &resume).await, OutcomeReason::Recovered);
     conmon.stop();
     let kill = ActionCommand { action: KILL, operation_id: "kill".to_owned(), ..resume.clone() };
     refused(&node.execute(&kill).await, OutcomeReason::Protected);
     assert_eq!((conmon.state(), conmon.resumed()), (Some('T'), 0));
+    // A reboot ends the container too, with a new conmon after it.
+    done(&reboot_for_process(&node, node.settings(), &resume).await);
     done(&node.execute(&ActionCommand { operation_id: "again".to_owned(), ..resume }).await);
     wait_until("the trap", || conmon.resumed() == 1);
     // Another container's, and one that is not CRI-O's.
