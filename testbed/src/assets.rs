@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use crate::packages;
 use crate::realm::output;
 
 /// The module whose `tool` lines name what is built; its version lines are the bed's versions.
@@ -155,14 +156,19 @@ pub fn kubernetes(wanted: &str, progress: bool) -> Result<PathBuf> {
 
 /// Runs Go in a folder, whose module it may change; the checksum database vouches for what is fetched.
 fn go(folder: &Path, arguments: &[&str]) -> Result<String> {
+    output(&mut go_command(folder, arguments)).with_context(|| format!("go {}", arguments.join(" ")))
+}
+
+fn go_command(folder: &Path, arguments: &[&str]) -> Command {
     let mut go = Command::new("go");
     go.args(arguments).current_dir(folder);
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOWORK", "off");
-    output(&mut go).with_context(|| format!("go {}", arguments.join(" ")))
+    go
 }
 
 /// containerd's module, and its programs that a node needs.
 const CONTAINERD: &str = "github.com/containerd/containerd/v2";
+const RUNC: &str = "github.com/opencontainers/runc";
 const CONTAINERD_PROGRAMS: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
 
 /// The programs of a version of containerd, built from its Go module.
@@ -177,6 +183,20 @@ pub fn containerd(wanted: &str, progress: bool) -> Result<Vec<PathBuf>> {
         go(scratch, &[&build[..], &packages.each_ref().map(String::as_str)].concat()).map(drop)
     })?;
     Ok(CONTAINERD_PROGRAMS.map(|name| folder.join(name)).to_vec())
+}
+
+/// The program of a version of runc, built from its Go module. It is static: a machine has another libc than this one.
+pub fn runc(wanted: &str, progress: bool) -> Result<PathBuf> {
+    packages::ensure(packages::RUNC, progress)?;
+    let folder = cached(&format!("runc-{wanted}"), "about a minute", progress, |scratch, made| {
+        go(scratch, &["mod", "init", "nrh-testbed"])?;
+        go(scratch, &["get", &format!("{RUNC}@v{wanted}")])?;
+        let flags = format!("-s -w -extldflags -static -X main.version={wanted}");
+        let out = made.join("runc").display().to_string();
+        let build = ["build", "-trimpath", "-tags", "seccomp,netgo,osusergo", "-ldflags", &flags, "-o", &out, RUNC];
+        output(go_command(scratch, &build).env("CGO_ENABLED", "1")).context("go build runc").map(drop)
+    })?;
+    Ok(folder.join("runc"))
 }
 
 /// A folder of the cache. Where it is not there, it is filled, with a scratch folder beside it.

@@ -1,5 +1,8 @@
 //! Where a distribution of Kubernetes, or a runtime, has a node's programs, and which units run them.
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// containerd's socket, at its usual place.
@@ -127,6 +130,12 @@ impl Places {
     /// Folder of containerd, its shim and `ctr`.
     pub(crate) fn programs(&self) -> &'static str {
         self.containerd.0.rsplit_once('/').map_or("/", |(folder, _)| folder)
+    }
+
+    /// Where a program that is built with containerd has to be.
+    pub(crate) fn containerd_program(&self, program: &Path) -> Result<String> {
+        let name = program.file_name().and_then(|name| name.to_str()).context("a program has a name")?;
+        Ok(if name == "containerd" { self.containerd.0.to_owned() } else { format!("{}/{name}", self.programs()) })
     }
 }
 

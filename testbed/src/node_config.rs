@@ -40,7 +40,7 @@ state = "/run/containerd"
 
 /// containerd's configuration on a machine, with the runtime's defaults but for what each node has to set.
 pub(crate) fn containerd_of_machine(ip: Ipv4Addr, platform: &Platform, cni_bin: &Path) -> String {
-    let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci, !platform.cgroup_v1);
+    let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci.path(), !platform.cgroup_v1);
     let Places { root, state, socket, .. } = platform.layout.places();
     let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
     format!(
@@ -61,7 +61,7 @@ state = "{state}"
   [{cri}.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [{cri}.containerd.runtimes.runc.options]
-      BinaryName = "/usr/bin/{oci}"
+      BinaryName = "{oci}"
       SystemdCgroup = {systemd}
 "#
     )

@@ -1,12 +1,15 @@
-//! Starts and stops a node's runtime.
+//! Starts and stops a node's runtime, and changes its version and the kubelet's.
 
+use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::node::{CONTAINERD_COMMAND, Node};
+use crate::node::{CONTAINERD_COMMAND, KubeletStart, Node};
 use crate::process::wait_until;
-use crate::view;
+use crate::realm::output_of;
+use crate::{assets, view};
 
 /// How long a runtime may take to load its containers: containerd needs 5 s for each one behind an unresponsive shim.
 const RUNTIME_READY: Duration = Duration::from_mins(2);
@@ -38,5 +41,29 @@ impl Node {
     pub fn restart_containerd(&self) -> Result<()> {
         self.stop_containerd()?;
         self.start_containerd()
+    }
+
+    /// Replaces containerd by this version of its Go module, and restarts it.
+    pub fn change_containerd(&self, version: &str) -> Result<()> {
+        for program in assets::containerd(version, true)? {
+            self.install(&program, &self.layout.places().containerd_program(&program)?)?;
+        }
+        self.restart_containerd()
+    }
+
+    /// Replaces the kubelet by this program, and restarts it.
+    pub fn change_kubelet(&self, program: &Path) -> Result<()> {
+        self.install(program, self.layout.places().kubelet.0)?;
+        self.stop_kubelet()?;
+        self.start_kubelet(KubeletStart::default())
+    }
+
+    /// Writes a program by rename, as a package does: what runs goes on with the former one.
+    fn install(&self, program: &Path, path: &str) -> Result<()> {
+        let file = File::open(program).with_context(|| program.display().to_string())?;
+        let script = r#"cat >"$1.new"; chmod 0755 "$1.new"; mv "$1.new" "$1""#;
+        let mut write = self.command("sh");
+        write.args(["-ec", script, "sh", path]);
+        output_of(&mut write, file).with_context(|| format!("write {path} of {}", self.name)).map(drop)
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::realm::{is_root, output};
 
-/// A program and the Debian package that brings it.
+/// A program, or a file by its path, and the Debian package that brings it.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     name: &'static str,
@@ -64,6 +64,13 @@ pub const MACHINE_IMAGE: &[Program] = &[
     program("debugfs", "e2fsprogs"),
     program("ssh-keygen", "openssh-client"),
     program("strip", "binutils"),
+];
+/// What building runc needs.
+pub const RUNC: &[Program] = &[
+    program("gcc", "gcc"),
+    program("/usr/include/stdlib.h", "libc6-dev"),
+    program("pkg-config", "pkg-config"),
+    program("/usr/include/seccomp.h", "libseccomp-dev"),
 ];
 /// What building the project's own image needs.
 pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];

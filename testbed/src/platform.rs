@@ -15,17 +15,36 @@ pub struct Platform {
     pub name: &'static str,
     pub(crate) debian: Debian,
     /// Version of containerd's Go module; none for the distribution's package.
-    pub(crate) containerd: Option<&'static str>,
+    pub containerd: Option<&'static str>,
     /// Version of Kubernetes, for the control plane too; none for the bed's own.
-    pub(crate) kubernetes: Option<&'static str>,
-    /// The OCI runtime, from the distribution.
-    pub(crate) oci: &'static str,
+    pub kubernetes: Option<&'static str>,
+    /// The OCI runtime.
+    pub(crate) oci: Oci,
     /// Feature gates that the kubelet has on.
     pub(crate) gates: &'static [&'static str],
     /// With cgroup v1 and the cgroupfs driver.
     pub(crate) cgroup_v1: bool,
     /// Where its programs are.
     pub(crate) layout: Layout,
+}
+
+/// An OCI runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Oci {
+    /// The distribution's package of this name.
+    Package(&'static str),
+    /// This version of runc's Go module.
+    Runc(&'static str),
+}
+
+impl Oci {
+    /// Where it is on a machine.
+    pub(crate) fn path(self) -> String {
+        match self {
+            Self::Package(name) => format!("/usr/bin/{name}"),
+            Self::Runc(_) => "/usr/local/sbin/runc".to_owned(),
+        }
+    }
 }
 
 const fn layout(name: &'static str, layout: Layout) -> Platform {
@@ -38,7 +57,7 @@ const fn platform(name: &'static str, debian: Debian, containerd: Option<&'stati
         debian,
         containerd,
         kubernetes: None,
-        oci: "runc",
+        oci: Oci::Package("runc"),
         gates: &[],
         cgroup_v1: false,
         layout: Layout::Usual,
@@ -46,16 +65,18 @@ const fn platform(name: &'static str, debian: Debian, containerd: Option<&'stati
 }
 
 /// All that can be asked for. The first is what machines run unless one is named.
-pub const PLATFORMS: [Platform; 16] = [
+pub const PLATFORMS: [Platform; 18] = [
     platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
-    Platform { oci: "crun", ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
+    Platform { oci: Oci::Package("crun"), ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
+    Platform { oci: Oci::Runc("1.5.3"), ..platform("containerd-2.4-runc-1.5", Debian::Trixie, Some("2.4.2")) },
     Platform { gates: &["EventedPLEG"], ..platform("containerd-2.4-evented-pleg", Debian::Trixie, Some("2.4.2")) },
     platform("containerd-2.3", Debian::Trixie, Some("2.3.7")),
     platform("containerd-2.2", Debian::Trixie, Some("2.2.9")),
     platform("containerd-1.7", Debian::Trixie, None),
-    Platform { oci: "crun", ..platform("containerd-1.7-crun", Debian::Trixie, None) },
+    Platform { oci: Oci::Package("crun"), ..platform("containerd-1.7-crun", Debian::Trixie, None) },
     platform("containerd-1.6", Debian::Bookworm, None),
     Platform { cgroup_v1: true, ..platform("containerd-1.6-cgroup-v1", Debian::Bookworm, None) },
+    Platform { kubernetes: Some("1.35.4"), ..platform("kubernetes-1.35", Debian::Trixie, Some("2.2.9")) },
     // The oldest that is supported.
     Platform { kubernetes: Some("1.30.14"), ..platform("kubernetes-1.30", Debian::Trixie, None) },
     Platform { layout: Layout::Docker, ..platform("docker", Debian::Trixie, None) },

@@ -18,7 +18,7 @@ use crate::{folder, read_records, with_section};
 const BEGIN: &str = "<!-- made by `make support`: begin -->\n";
 const END: &str = "<!-- made by `make support`: end -->\n";
 
-/// The cell of what was not tried.
+/// The cell of what was not tried, or failed.
 const NOTHING: &str = "–";
 
 /// One thing that was seen on one platform.
@@ -42,9 +42,9 @@ impl Proof {
         }
     }
 
-    /// Takes back what an earlier run has seen: what fails today did not hold.
-    pub fn forget(&self) {
-        drop(fs::remove_file(folder().join("platforms").join(self.file_name())));
+    /// Records that nothing was seen, in place of what an earlier run has seen: what fails today does not hold.
+    pub fn record_nothing(&self) {
+        Self { seen: NOTHING.into(), ..self.clone() }.record();
     }
 
     fn file_name(&self) -> String {
@@ -84,7 +84,7 @@ fn table(proofs: &[Proof]) -> String {
     out
 }
 
-/// What the table in the documentation says of platforms without a record here: another machine has run them.
+/// What the table in the documentation says and no record here contradicts: another run has seen it.
 fn kept(table: &str, proofs: &[Proof]) -> Vec<Proof> {
     let cells = |line: &str| -> Vec<String> {
         line.trim().trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
@@ -98,7 +98,8 @@ fn kept(table: &str, proofs: &[Proof]) -> Vec<Proof> {
         let order = proofs.iter().find(|proof| proof.promise == *promise).map_or(last, |proof| proof.order);
         last = order;
         for (platform, seen) in platforms.iter().zip(&row).skip(1) {
-            if seen != NOTHING && !proofs.iter().any(|proof| proof.platform == *platform) {
+            let same = |proof: &Proof| proof.platform == *platform && proof.promise == *promise;
+            if seen != NOTHING && !proofs.iter().any(same) {
                 let (platform, promise, seen) = (platform.clone(), promise.clone(), seen.clone());
                 kept.push(Proof { platform, order, promise, seen });
             }
@@ -107,7 +108,7 @@ fn kept(table: &str, proofs: &[Proof]) -> Vec<Proof> {
     kept
 }
 
-/// Writes the table of what tests have recorded into the documentation. Columns of platforms without a record stay.
+/// Writes the table of what tests have recorded into the documentation. Cells without a record stay.
 ///
 /// # Errors
 /// When nothing is recorded, or the document has no place for it.
@@ -141,10 +142,10 @@ mod tests {
         let expected = "| | one | three | two |\n|---|---|---|---|\n| heals | in 8 s | – | in 9 s |\n| reboots | once | once | – |\n";
         assert_eq!(table(&proofs), expected);
         // Another machine has run one of them only, and sees something else.
-        let mut here = vec![proof("two", 1, "heals", "in 7 s")];
-        let before = expected.to_owned() + "| a panic | – | – | once |\n| an upgrade | once | – | – |\n";
+        let mut here = vec![proof("two", 1, "heals", "in 7 s"), proof("two", 3, "a panic", NOTHING)];
+        let before = expected.to_owned() + "| a panic | – | twice | once |\n| an upgrade | once | – | – |\n";
         here.extend(kept(&before, &here));
-        let after = before.replace("in 9 s", "in 7 s").replace("| a panic | – | – | once |\n", "");
+        let after = before.replace("in 9 s", "in 7 s").replace("| twice | once |", "| twice | – |");
         assert_eq!(table(&here), after);
         let folder = tempfile::tempdir()?;
         proofs.iter().try_for_each(|proof| proof.write(folder.path()))?;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED, runtime};
 use crate::layout::{Layout, called};
 use crate::node::{Node, Parts, Place, kubelet_command};
+use crate::platform::Oci;
 use crate::systemd;
 use crate::{Platform, assets, network, node_config, packages};
 
@@ -22,6 +23,8 @@ pub(crate) struct Model {
     accelerator: Accelerator,
     /// containerd's programs, where they are not the distribution's.
     containerd: Vec<PathBuf>,
+    /// runc, where it is not the distribution's.
+    runc: Option<PathBuf>,
     /// The program of another runtime.
     runtime: Option<PathBuf>,
     kubelet: PathBuf,
@@ -34,12 +37,17 @@ impl Model {
         packages::ensure(packages::MACHINE, progress)?;
         packages::ensure(packages::MACHINE_IMAGE, progress)?;
         let kubelet = programs.iter().map(|folder| folder.join("kubelet")).find(|path| path.is_file());
+        let runc = match platform.oci {
+            Oci::Runc(version) => Some(assets::runc(version, progress)?),
+            Oci::Package(_) => None,
+        };
         let image = Image::ensure(platform.debian, platform.layout, progress)?;
         Ok(Self {
             platform,
             accelerator: Accelerator::best(&image)?,
             image,
             containerd: platform.containerd.map_or(Ok(Vec::new()), |version| assets::containerd(version, progress))?,
+            runc,
             runtime,
             kubelet: kubelet.context("no kubelet")?,
         })
@@ -92,10 +100,10 @@ fn files(parts: &Parts<'_>, model: &Model, name: &str) -> Result<Files> {
     let places = model.platform.layout.places();
     files.program(places.kubelet.0, &model.kubelet)?;
     for program in &model.containerd {
-        let name = program.file_name().and_then(|name| name.to_str()).context("a program has a name")?;
-        let path =
-            if name == "containerd" { places.containerd.0.into() } else { format!("{}/{name}", places.programs()) };
-        files.program(&path, program)?;
+        files.program(&places.containerd_program(program)?, program)?;
+    }
+    if let Some(runc) = &model.runc {
+        files.program(&model.platform.oci.path(), runc)?;
     }
     files.program(&format!("{PLUGINS}/nrh-gate"), parts.workload)?;
     files.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&network::pod_subnet(parts.number)))?;

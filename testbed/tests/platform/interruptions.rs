@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::{Bed, KubeletStart, faults as inject, operator, view};
+use nrh_testbed::{Bed, Node, assets, faults as inject, operator, view};
 use serde_json::{Value, json};
 
 use crate::{BOOT_ID, faults_of, has_ended, names, remediations, report, until, victim};
@@ -21,49 +21,43 @@ const PAUSED: Duration = Duration::from_mins(10);
 const UNPLUGGED: Duration = Duration::from_mins(5);
 
 /// What happens to a machine.
-pub struct Interruption {
+pub struct Interruption<'a> {
     /// Whether the machine boots.
     boots: bool,
     /// Whether it is the machine of the leading controller, or the other one.
     on_leader: bool,
     /// Makes it happen, and waits until it is over.
-    happens: fn(&mut Bed, &str),
+    happens: &'a dyn Fn(&mut Bed, &str),
 }
 
-impl Interruption {
-    const fn of(on_leader: bool, happens: fn(&mut Bed, &str)) -> Self {
+impl<'a> Interruption<'a> {
+    const fn of(on_leader: bool, happens: &'a dyn Fn(&mut Bed, &str)) -> Self {
         Self { boots: false, on_leader, happens }
     }
 }
 
 /// What the machine has not written to its disk is lost.
-pub const POWER_LOSS: Interruption =
-    Interruption { boots: true, ..Interruption::of(false, |bed, name| bed.cut_power(name).unwrap()) };
+pub const POWER_LOSS: Interruption<'_> =
+    Interruption { boots: true, ..Interruption::of(false, &|bed, name| bed.cut_power(name).unwrap()) };
 
 /// The kernel panics, and the machine boots 10 s later.
-pub const PANIC: Interruption = Interruption { boots: true, ..Interruption::of(true, panics) };
+pub const PANIC: Interruption<'_> = Interruption { boots: true, ..Interruption::of(true, &panics) };
 
 /// The host of the machine stands still. The other controller leads meanwhile, and the former leader goes on.
-pub const PAUSE: Interruption = Interruption::of(true, pauses);
+pub const PAUSE: Interruption<'_> = Interruption::of(true, &pauses);
 
 /// The machine goes on by itself.
-pub const NETWORK_LOSS: Interruption = Interruption::of(false, loses_network);
+pub const NETWORK_LOSS: Interruption<'_> = Interruption::of(false, &loses_network);
 
 /// The operator is rolled out by another tag of its image.
-const ROLL_OUT: Interruption = Interruption::of(true, |bed, _| runs_image(bed, OTHER_IMAGE));
+const ROLL_OUT: Interruption<'_> = Interruption::of(true, &|bed, _| runs_image(bed, OTHER_IMAGE));
 
 /// The operator is rolled out by its former tag.
-const ROLL_BACK: Interruption = Interruption::of(false, |bed, _| runs_image(bed, operator::IMAGE));
+const ROLL_BACK: Interruption<'_> = Interruption::of(false, &|bed, _| runs_image(bed, operator::IMAGE));
 
-/// containerd ends and starts, as with each of its upgrades.
-pub const RUNTIME_RESTART: Interruption =
-    Interruption::of(false, |bed, name| bed.node(name).unwrap().restart_containerd().unwrap());
-
-/// The kubelet ends and starts, as with each of its upgrades.
-pub const KUBELET_RESTART: Interruption = Interruption::of(true, |bed, name| {
-    bed.node(name).unwrap().stop_kubelet().unwrap();
-    bed.node(name).unwrap().start_kubelet(KubeletStart::default()).unwrap();
-});
+/// containerd's minor version before the newest, and Kubernetes'.
+const OTHER_CONTAINERD: &str = "2.3.7";
+const OTHER_KUBELET: &str = "1.35.4";
 
 /// The same image under another tag.
 const OTHER_IMAGE: &str = "runtimehealth.io/nrh:other";
@@ -135,8 +129,47 @@ pub fn survives_roll_outs(bed: &mut Bed) -> String {
     format!("{rolled_out}, and {} when it is rolled back", survives(bed, &ROLL_BACK))
 }
 
+/// Has another version of containerd run, and the platform's own again. Where that is a package, it only restarts.
+pub fn survives_other_containerd(bed: &mut Bed) -> String {
+    let Some(own) = crate::platform().containerd else {
+        let restarts = |bed: &mut Bed, name: &str| bed.node(name).unwrap().restart_containerd().unwrap();
+        return format!("restarted: {}", survives(bed, &Interruption::of(false, &restarts)));
+    };
+    survives_versions(bed, false, [OTHER_CONTAINERD, own], &|node, version| node.change_containerd(version).unwrap())
+}
+
+/// Has another version of the kubelet run, and the bed's own again. Where the platform names one, it only restarts.
+pub fn survives_other_kubelet(bed: &mut Bed) -> String {
+    let platform = crate::platform();
+    let folders = platform.programs(&[assets::NODE], true).unwrap();
+    let own = folders.iter().map(|folder| folder.join("kubelet")).find(|path| path.is_file()).unwrap();
+    if platform.kubernetes.is_some() {
+        let restarts = |bed: &mut Bed, name: &str| bed.node(name).unwrap().change_kubelet(&own).unwrap();
+        return format!("restarted: {}", survives(bed, &Interruption::of(true, &restarts)));
+    }
+    let other = assets::kubernetes(OTHER_KUBELET, true).unwrap().join("kubelet");
+    survives_versions(bed, true, [OTHER_KUBELET, assets::kubernetes_version()], &|node, version| {
+        node.change_kubelet(if version == OTHER_KUBELET { &other } else { &own }).unwrap();
+    })
+}
+
+/// Goes back to the first of these versions on one machine, and forward to the second.
+fn survives_versions(bed: &mut Bed, on_leader: bool, versions: [&str; 2], change: &dyn Fn(&Node, &str)) -> String {
+    let path = "jsonpath={.status.nodeInfo.kubeletVersion} {.status.nodeInfo.containerRuntimeVersion}";
+    let survived = versions.map(|version| {
+        let runs = |bed: &mut Bed, name: &str| {
+            change(bed.node(name).unwrap(), version);
+            until("the node has that version", WELL, || {
+                bed.kubectl(&["get", "node", name, "-o", path]).unwrap().split(' ').any(|one| one.ends_with(version))
+            });
+        };
+        format!("{version} {}", survives(bed, &Interruption::of(on_leader, &runs)))
+    });
+    survived.join(", ")
+}
+
 /// Hangs a container, and interrupts its machine once the controller has scheduled an attempt.
-pub fn survives(bed: &mut Bed, interruption: &Interruption) -> String {
+pub fn survives(bed: &mut Bed, interruption: &Interruption<'_>) -> String {
     let led = leader(bed);
     let node = bed.nodes().iter().find(|node| (node.name == led) == interruption.on_leader).unwrap().clone();
     let name = node.name.as_str();
