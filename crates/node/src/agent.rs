@@ -12,11 +12,13 @@
 //!   and action, the action is never executed;
 //! - every result is stored under the operation, a refusal as well: an operation has one outcome for every caller.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use jiff::Timestamp;
 
+use crate::collect::kubelet::USUAL_HEALTHZ;
 use crate::cri::endpoint::{DOCKER, Endpoint};
 use crate::proc;
 use crate::proc::role::{CNI_FOLDERS, Prover};
@@ -92,6 +94,8 @@ pub struct AgentSettings {
     pub proc: PathBuf,
     /// Root of the node's own file systems: that of process 1.
     pub host: PathBuf,
+    /// Where a kubelet serves its health check unless it is configured otherwise.
+    pub healthz: SocketAddr,
     /// Folders of CNI plugins.
     pub cni_folders: Vec<PathBuf>,
     /// Deadlines of the single waits.
@@ -115,6 +119,7 @@ impl AgentSettings {
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
             host: Path::new(proc::PROC).join("1/root"),
+            healthz: USUAL_HEALTHZ,
             cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
             bounds: Bounds::default(),
             thresholds: Thresholds::default(),
@@ -149,6 +154,7 @@ impl Agent {
                 kubelet_version: settings.kubelet_version,
                 bus: settings.bus,
                 host: settings.host,
+                healthz: settings.healthz,
                 bounds: settings.bounds,
                 thresholds: settings.thresholds,
                 reader: settings.reader,

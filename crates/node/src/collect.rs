@@ -10,6 +10,7 @@
 //! disks      file systems, the kubelet's certificate                          (blocking: may hang)
 //! ```
 
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -28,11 +29,13 @@ pub struct HostPaths {
     pub root: PathBuf,
     /// The host's process table. With `hostPID` the pod's own `/proc` shows it.
     pub proc: PathBuf,
+    /// Where a kubelet serves its health check unless it is configured otherwise.
+    pub healthz: SocketAddr,
 }
 
 impl Default for HostPaths {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), proc: PathBuf::from(crate::proc::PROC) }
+        Self { root: PathBuf::from("/"), proc: PathBuf::from(crate::proc::PROC), healthz: kubelet::USUAL_HEALTHZ }
     }
 }
 

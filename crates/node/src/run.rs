@@ -205,7 +205,7 @@ impl Probe {
             watch::Receiver<Command>,
         ),
     ) -> Self {
-        let agent = agent_settings(&args);
+        let agent = agent_settings(&args, thresholds.clone());
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
         tokio::spawn(marks::tend(agent.clone(), command.clone()));
         let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate());

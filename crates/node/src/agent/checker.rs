@@ -2,6 +2,7 @@
 //! evidence of its own; a missing answer is a refusal.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use jiff::Timestamp;
 use super::reader::Reader;
 use super::target::Held;
 use super::verdict::Refusal;
-use crate::collect::{self, kubelet::Finder};
+use crate::collect;
+use crate::collect::kubelet::{Finder, Found, none_answers};
 use crate::cri::endpoint::{Api, Endpoint};
 use crate::cri::tasks::Tasks;
 use crate::cri::{Cri, CriError};
@@ -104,6 +106,8 @@ pub(super) struct Checker {
     pub(super) bus: Option<PathBuf>,
     /// Root of the node's own file systems.
     pub(super) host: PathBuf,
+    /// Where a kubelet serves its health check unless it is configured otherwise.
+    pub(super) healthz: SocketAddr,
     pub(super) bounds: Bounds,
     pub(super) thresholds: Thresholds,
     pub(super) reader: Reader,
@@ -261,10 +265,19 @@ impl Checker {
 
     /// Whether a kubelet is running that is old enough to have completed its start.
     async fn kubelet_at_work(&self) -> Result<bool, Refusal> {
+        let found = self.running_kubelet().await?;
+        Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
+    }
+
+    /// Returns the running kubelet, if there is one.
+    async fn running_kubelet(&self) -> Result<Option<Found>, Refusal> {
         let mut finder = Finder::new(self.prover.root());
         let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
         let found = found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))?;
-        Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
+        if found.is_none() {
+            none_answers(self.healthz).await.map_err(Refusal::cannot_check)?;
+        }
+        Ok(found)
     }
 
     /// Checks that the process is at least this old.

@@ -5,7 +5,7 @@
 //! ```
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(crate) mod settings;
 
 pub use settings::Settings;
 
+/// Where a kubelet serves `/healthz` unless it is configured otherwise.
+pub const USUAL_HEALTHZ: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 10248));
 /// Longest wait for `/healthz`.
 const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -199,6 +201,7 @@ impl Finder {
             // The settings that it passes on to the kubelet inside are in its own flags and files.
             settings.kubelet = KubeletSettings::default();
             settings.server = None;
+            settings.healthz_is_guess = true;
         }
         settings.same_network = self.same_network(pid);
         Ok(settings)
@@ -224,16 +227,58 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(address, settings.healthz_port))
 }
 
+/// Why `/healthz` did not answer 200.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unhealthy {
+    /// Whether nothing listens there.
+    pub refused: bool,
+    /// Connection refused, no answer, or the first line of another answer, as a sentence.
+    pub message: String,
+}
+
 /// Asks `/healthz`: `Ok` when the answer is 200. Ends within `HEALTHZ_DEADLINE`.
 ///
 /// # Errors
-/// A sentence: connection refused, no answer, or the first line of another answer.
-pub async fn healthz(address: SocketAddr) -> Result<(), String> {
-    match within(HEALTHZ_DEADLINE, status_line(address)).await {
-        Err(_) => Err(format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs())),
-        Ok(Err(error)) => Err(bounded(&format!("{address}: {error}"), 200)),
-        Ok(Ok(line)) if is_ok(&line) => Ok(()),
-        Ok(Ok(line)) => Err(bounded(&format!("{address} answered {line:?}"), 200)),
+/// When it answers anything else, or does not answer.
+pub async fn healthz(address: SocketAddr) -> Result<(), Unhealthy> {
+    let mut refused = false;
+    let message = match within(HEALTHZ_DEADLINE, status_line(address)).await {
+        Err(_) => format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs()),
+        Ok(Err(error)) => {
+            refused = error.kind() == io::ErrorKind::ConnectionRefused;
+            format!("{address}: {error}")
+        }
+        Ok(Ok(line)) if is_ok(&line) => return Ok(()),
+        Ok(Ok(line)) => format!("{address} answered {line:?}"),
+    };
+    Err(Unhealthy { refused, message: bounded(&message, 200) })
+}
+
+/// Asks the `/healthz` of a running kubelet: whether it is healthy, or why not.
+///
+/// # Errors
+/// A sentence that says why that is not known.
+pub async fn health(settings: &Settings) -> Result<Result<(), String>, String> {
+    match healthz(healthz_address(settings)?).await {
+        Err(unhealthy) if unhealthy.refused && settings.healthz_is_guess => Err(format!(
+            "{}, and a kubelet inside a larger program can have its health check elsewhere",
+            unhealthy.message
+        )),
+        answer => Ok(answer.map_err(|unhealthy| unhealthy.message)),
+    }
+}
+
+/// Refuses "no kubelet runs" if a kubelet's health check answers at this address: its process has a name that is not known.
+///
+/// # Errors
+/// A sentence that names the address.
+pub async fn none_answers(address: SocketAddr) -> Result<(), String> {
+    match healthz(address).await {
+        Ok(()) => Err(format!(
+            "expected a kubelet's process, found none, but a kubelet's health check answers at {address}: a kubelet inside a \
+             program of this kind is not supported"
+        )),
+        Err(_) => Ok(()),
     }
 }
 

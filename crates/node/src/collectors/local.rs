@@ -1,6 +1,7 @@
 //! The two collectors that check the node itself: the process table, and the kubelet.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::worker::Worker;
 use super::{CollectorSettings, Shared, lock};
 use crate::collect::HostPaths;
 use crate::collect::kubelet::server::Served;
-use crate::collect::kubelet::{Finder, Found, healthz, healthz_address};
+use crate::collect::kubelet::{Finder, Found, health, none_answers};
 use crate::collect::processes::Processes;
 use crate::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 use crate::proc::processor_time;
@@ -47,7 +48,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
-    let (pace, for_worker) = (settings.paces.kubelet, Arc::clone(&shared));
+    let (pace, healthz, for_worker) = (settings.paces.kubelet, settings.host.healthz, Arc::clone(&shared));
     let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
         let mut finder = Finder::new(&settings.host.proc);
         let (flags, host, shared) = (settings.sockets.clone(), settings.host.clone(), Arc::clone(&for_worker));
@@ -59,7 +60,7 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
         })
     };
     let worker = Worker::new("nrh-kubelet", Box::new(make));
-    drive(&shared, KubeletChecker { shared: Arc::clone(&shared), worker, round: 0 }, pace).await;
+    drive(&shared, KubeletChecker { shared: Arc::clone(&shared), worker, healthz, round: 0 }, pace).await;
 }
 
 fn failure(error: &io::Error) -> Failure {
@@ -157,6 +158,7 @@ fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Ho
 struct KubeletChecker {
     shared: Arc<Shared>,
     worker: Worker<Local>,
+    healthz: SocketAddr,
     round: u64,
 }
 
@@ -185,18 +187,17 @@ impl Checker for KubeletChecker {
         let mut seen = KubeletSeen { round: self.round, version, ..KubeletSeen::default() };
         let Some(found) = found else {
             *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
+            none_answers(self.healthz).await.map_err(Failure::Failed)?;
             return Ok(seen);
         };
         *lock(&self.shared.no_pod_groups) = found.settings.as_ref().is_ok_and(|settings| settings.no_pod_groups);
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
-        match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
-            Err(reason) => seen.note = Some(reason),
-            Ok(address) => {
-                let said = healthz(address).await;
-                seen.healthz = Some(said.is_ok());
-                seen.note = said.err();
-            }
-        }
+        let health = match &found.settings {
+            Ok(settings) => health(settings).await,
+            Err(reason) => Err(reason.clone()),
+        };
+        seen.healthz = health.as_ref().ok().map(Result::is_ok);
+        seen.note = health.and_then(|answer| answer).err();
         *lock(&self.shared.served) = served(&found, &seen);
         // The call may have taken long since then, and the age is compared with the end of this check.
         seen.process = Some((found.pid, found.start_ticks, found.age + local.at.elapsed()));

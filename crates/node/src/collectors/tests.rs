@@ -306,7 +306,7 @@ async fn a_runtime_restart_is_seen_and_survived() {
 #[tokio::test]
 async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc") };
+    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), ..HostPaths::default() };
     let settings = || CollectorSettings { host: host.clone(), paces: quick(), ..CollectorSettings::default() };
     let collectors =
         Collectors::start(CollectorSettings { sockets: named(folder.path().join("none.sock")), ..settings() });
@@ -557,7 +557,7 @@ async fn urgency_shortens_the_wait_that_is_running() {
 #[tokio::test]
 async fn a_guess_does_not_replace_the_socket_that_an_earlier_probe_has_used() {
     let folder = tempfile::tempdir().unwrap();
-    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc") };
+    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), ..HostPaths::default() };
     // Another runtime's socket is there, and no kubelet to name the right one.
     std::fs::create_dir_all(folder.path().join("run/containerd")).unwrap();
     std::fs::write(folder.path().join("run/containerd/containerd.sock"), "").unwrap();

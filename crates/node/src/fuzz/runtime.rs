@@ -147,7 +147,7 @@ pub fn socket_name(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     let Some(path) = socket_path(&text) else { return false };
     assert!(path.is_absolute() && path.as_os_str().len() <= text.len());
-    let host = HostPaths { root: PathBuf::from("/host"), proc: PathBuf::from("/host/proc") };
+    let host = HostPaths { root: PathBuf::from("/host"), proc: PathBuf::from("/host/proc"), ..HostPaths::default() };
     let socket = host.socket(&path);
     assert!(socket.starts_with(Path::new("/host")), "{}", socket.display());
     true

@@ -176,13 +176,17 @@ impl Prover {
     }
 
     /// A plugin whose caller has ended: a child of process 1 with no runtime above it. Its executable alone proves little then,
-    /// so its environment must hold all variables of a call.
+    /// so its environment must hold all variables of a call. A runtime calls a plugin without arguments: what has some is a
+    /// daemon that a plugin has started, with that plugin's environment (`azure-vnet-telemetry -d …`).
     fn left_plugin(&self, handle: &Handle, exe: &Path) -> io::Result<Option<Proof>> {
         if !self.in_cni_folder(exe) {
             return Ok(None);
         }
         let environ = handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS", "CNI_NETNS"])?;
         let [Some(command), Some(sandbox_id), args, Some(_)] = environ else { return Ok(None) };
+        if handle.args()?.len() > 1 {
+            return Ok(None);
+        }
         let (plugin, pod_uid) = (file_name(exe), args.as_deref().and_then(pod_uid));
         Ok(Some(Proof::NetworkPlugin { plugin, command: Some(command), sandbox_id: Some(sandbox_id), pod_uid }))
     }
@@ -261,7 +265,9 @@ impl Prover {
                 None => return Ok(None),
             }
         };
-        if !self.is_caller(runtime, is_caller_name)? {
+        // What a plugin starts is either a delegated plugin, without arguments, or a daemon.
+        let has_arguments = || handle.args().is_ok_and(|args| args.len() > 1);
+        if !self.is_caller(runtime, is_caller_name)? || by_exe && process.parent != runtime.pid && has_arguments() {
             return Ok(None);
         }
         let (command, sandbox_id, args) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS"]) {

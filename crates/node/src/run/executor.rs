@@ -15,6 +15,7 @@ use crate::collectors::Collectors;
 use crate::cri::endpoint::{Endpoint, NamedBy};
 use crate::deadline::within;
 use crate::evidence::Gate;
+use nrh_core::thresholds::Thresholds;
 
 /// The socket where neither a collector nor a person names one.
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
@@ -24,11 +25,12 @@ const INTERVAL: Duration = Duration::from_mins(10);
 const BOUND: Duration = Duration::from_secs(20);
 
 /// The settings of every executor in this process: they share the limit on threads that the kernel blocks.
-pub fn agent_settings(args: &ProbeArgs) -> AgentSettings {
+pub fn agent_settings(args: &ProbeArgs, thresholds: Thresholds) -> AgentSettings {
     let socket = args.runtime_endpoint.clone().unwrap_or_else(|| PathBuf::from(CONTAINERD));
     let endpoint = Endpoint::cri(socket, NamedBy::Nobody);
     AgentSettings {
         allow_actions: args.allow_actions,
+        thresholds,
         ..AgentSettings::new(&args.node_name, &args.state_dir, endpoint)
     }
 }

@@ -8,7 +8,6 @@ use super::{Checker, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
 use crate::bus::units::UnitSeen;
-use crate::collect::kubelet::Finder;
 use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, ProcessRef};
 use nrh_core::policy::Daemon;
@@ -35,11 +34,7 @@ impl Checker {
             }
             (F::KubeletDown, None) => {
                 let unit = self.nobody_has_stopped(Daemon::Kubelet).await?;
-                let mut finder = Finder::new(self.prover.root());
-                let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
-                let found =
-                    found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))?;
-                match (found, unit) {
+                match (self.running_kubelet().await?, unit) {
                     (Some(found), _) => self.kubelet_still_down(&found).await?,
                     // A kubelet under another name can be healthy: the process table and systemd contradict each other.
                     (None, Some(unit)) if !unit.is_down() => {

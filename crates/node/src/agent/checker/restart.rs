@@ -5,7 +5,7 @@ use super::unit::{Process, Unit, expected, find_in, is_silence};
 use super::{Checker, asked, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
-use crate::collect::kubelet::{self, Finder, Found};
+use crate::collect::kubelet::{self, Found};
 use crate::cri::CriError;
 use crate::proc::role::Proof;
 use crate::proc::{self, Handle};
@@ -88,14 +88,11 @@ impl Checker {
 
     /// Returns the running kubelet, if there is one.
     async fn kubelet(&self) -> Result<Option<(Found, Process)>, Refusal> {
-        let (mut finder, root) = (Finder::new(self.prover.root()), self.prover.root().to_owned());
-        let find = move || -> std::io::Result<Option<(Found, Process)>> {
-            let Some(found) = finder.find()? else { return Ok(None) };
-            let process = Process::read(&root, found.pid, "kubelet")?;
-            Ok(Some((found, process)))
-        };
-        let found = self.reader.run(self.bounds.processes, find).await?;
-        found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))
+        let Some(found) = self.running_kubelet().await? else { return Ok(None) };
+        let (root, pid) = (self.prover.root().to_owned(), found.pid);
+        let process = self.reader.run(self.bounds.processes, move || Process::read(&root, pid, "kubelet")).await?;
+        let process = process.map_err(|error| Refusal::cannot_check(format!("cannot read kubelet {pid}: {error}")))?;
+        Ok(Some((found, process)))
     }
 
     /// Checks that the kubelet's health check fails. A kubelet that has just started is given its time.
@@ -107,8 +104,7 @@ impl Checker {
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
         }
         let settings = found.settings.as_ref().map_err(|why| Refusal::cannot_check(why.clone()))?;
-        let address = kubelet::healthz_address(settings).map_err(Refusal::cannot_check)?;
-        match kubelet::healthz(address).await {
+        match kubelet::health(settings).await.map_err(Refusal::cannot_check)? {
             Ok(()) => Err(recovered(format!("kubelet {pid} runs, and its health check is good"))),
             Err(_) => Ok(()),
         }

@@ -11,7 +11,8 @@ use crate::bus::units::{self, UnitSeen};
 use crate::collect::HostPaths;
 use crate::cri::CriError;
 use crate::cri::endpoint::{Api, Endpoint};
-use crate::proc::Handle;
+use crate::proc::role::Proof;
+use crate::proc::{self, Handle, RawProcess};
 use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::policy::Daemon;
@@ -163,9 +164,43 @@ impl Checker {
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
-            .and_then(|()| if holds_runtime { spares_containers(&unit.seen, params) } else { Ok(()) })
             .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
+        if holds_runtime && unit.seen.active == "active" && unit.seen.kill != "process" && !params.skip_safety_check {
+            self.ends_daemons_only(&unit).await?;
+        }
         Ok(unit)
+    }
+
+    /// Checks that a unit whose stop ends all of its processes has no other ones than daemons. containerd's shims are in its unit, and
+    /// end their containers; CRI-O's monitors are in units of their own.
+    async fn ends_daemons_only(&self, unit: &Unit) -> Result<(), Refusal> {
+        let (prover, name) = (self.prover.clone(), unit.name.clone());
+        let find = move || -> std::io::Result<Option<RawProcess>> {
+            let table = proc::table(prover.root())?;
+            let is_other = |process: &RawProcess| match Process::read(prover.root(), process.pid, "") {
+                Ok(seen) if seen.is_in(&name) => {
+                    let proof = prover.prove(&table, process)?;
+                    Ok(!matches!(proof, Some(Proof::Runtime { .. } | Proof::Kubelet)))
+                }
+                Ok(_) => Ok(false),
+                Err(error) if proc::is_gone(&error) => Ok(false),
+                Err(error) => Err(error),
+            };
+            for process in table.iter().filter(|process| !process.is_dead()) {
+                if is_other(process)? {
+                    return Ok(Some(process.clone()));
+                }
+            }
+            Ok(None)
+        };
+        let found = self.reader.run(self.bounds.processes, find).await?;
+        let found = found
+            .map_err(|error| Refusal::cannot_check(format!("cannot read the processes of {}: {error}", unit.name)))?;
+        let Some(RawProcess { pid, command, .. }) = found else { return Ok(()) };
+        let (name, kill) = (&unit.name, &unit.seen.kill);
+        let message =
+            format!("{name} ends all of its processes when it stops (KillMode={kill}), {command} ({pid}) among them");
+        Err(Refusal::new(OutcomeReason::Protected, message))
     }
 }
 
@@ -212,15 +247,6 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, pa
     };
     if !runs {
         return no(R::CheckFailed, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
-    }
-    Ok(())
-}
-
-/// Checks that the stop of a running unit that holds the runtime leaves its containers alone.
-fn spares_containers(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
-    if seen.active == "active" && seen.kill != "process" && !params.skip_safety_check {
-        let why = format!("ends all of its processes when it stops (KillMode={}), containers among them", seen.kill);
-        return no(OutcomeReason::Protected, &why);
     }
     Ok(())
 }

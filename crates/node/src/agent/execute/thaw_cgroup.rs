@@ -31,11 +31,12 @@ const THAW: [(&str, &str); 2] = [("cgroup.freeze", "0"), ("freezer.state", "THAW
 /// The files that say whether a group is frozen itself, and not only by one above it.
 const OWN: [&str; 2] = ["cgroup.freeze", "freezer.self_freezing"];
 
-/// The first process of the container, and its control group.
+/// The first process of the container, and its control group, which is that of the container or below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     process: ProcessRef,
     group: PathBuf,
+    container: PathBuf,
     container_id: String,
 }
 
@@ -55,8 +56,11 @@ pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Task, Ref
     }
     let process = process(command, Role::ContainerInit)?;
     let group = PathBuf::from(command.target.control_group.as_deref().unwrap_or_default());
-    match container_of_pod(&group, &command.target) {
-        Some(container_id) => Ok(Task { process, container_id: container_id.to_owned(), group }),
+    // With systemd's groups of version 2, crun has a group of its own below that of the container.
+    let of_container =
+        group.ancestors().take(2).find_map(|path| Some((path, container_of_pod(path, &command.target)?)));
+    match of_container.map(|(path, id)| (path.to_owned(), id.to_owned())) {
+        Some((container, container_id)) => Ok(Task { process, container_id, container, group }),
         None => Err(Refusal::malformed("the control group is not that of a container of the named pod")),
     }
 }
@@ -73,15 +77,15 @@ fn container_of_pod<'g>(group: &'g Path, target: &Target) -> Option<&'g str> {
 }
 
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let Task { process, group: folder, container_id } = task;
+    let Task { process, group: folder, container, container_id } = task;
     let held = checker.hold(process, &command.target).await?;
     checker.as_old_as(&held, checker.thresholds.bound(&frozen_cgroup::AGE)).await?;
     has_not_started(checker, command.target.sandbox_id.as_deref(), container_id).await?;
-    let (host, own, of) = (checker.host.clone(), folder.clone(), Arc::clone(&held));
-    let open = move || frozen_itself(&host, &own, &of);
-    let group = Arc::new(checker.reader.run(checker.bounds.processes, open).await??);
+    let (host, own, container, of) = (checker.host.clone(), folder.clone(), container.clone(), Arc::clone(&held));
+    let open = move || frozen_itself(&host, &own, &container, &of);
+    let (group, path) = checker.reader.run(checker.bounds.processes, open).await??;
     checker.prove_again(&held, process, &command.target).await?;
-    Ok(Allowed { group, path: format!("/{}", folder.display()), held, reader: checker.reader.clone() })
+    Ok(Allowed { group: Arc::new(group), path, held, reader: checker.reader.clone() })
 }
 
 /// Checks that the runtime has not started the container. A person may have paused one that runs, and any process in it can have
@@ -106,8 +110,9 @@ async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) 
     }
 }
 
-/// Opens the group of the process, if the group is frozen, and no group above it is.
-fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Refusal> {
+/// Opens the container's group that is frozen itself, if the process is in it, and no group above the container's is frozen. Returns
+/// its path too.
+fn frozen_itself(host: &Path, folder: &Path, container: &Path, held: &Held) -> Result<(OwnedFd, String), Refusal> {
     let pid = held.process.pid;
     let unread =
         |error: io::Error| Refusal::cannot_check(format!("cannot read control group /{}: {error}", folder.display()));
@@ -120,7 +125,7 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
         return refuse(OutcomeReason::Protected, format!("/{} is no control group", folder.display()));
     }
     // Other people's containers are there, too.
-    if folder.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
+    if container.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
         && group_of_pods(&root).map_err(unread)?.is_some()
     {
         let message = format!("control group /{} is not below that of the pods, which this node has", folder.display());
@@ -133,17 +138,20 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
     if !is_group_frozen(&group).map_err(unread)? {
         return Err(recovered(format!("control group /{} is not frozen", folder.display())));
     }
-    for above in folder.ancestors().skip(1) {
-        let Some(group) = groups::open(&root, above).map_err(unread)? else { continue };
-        if freezes(&group).map_err(unread)? {
-            let message = format!("nothing is thawed: control group /{} is frozen, and all below it", above.display());
+    let mut own = None;
+    for path in folder.ancestors() {
+        let Some(group) = groups::open(&root, path).map_err(unread)? else { continue };
+        if !freezes(&group).map_err(unread)? {
+            continue;
+        }
+        if !path.starts_with(container) {
+            let message = format!("nothing is thawed: control group /{} is frozen, and all below it", path.display());
             return refuse(OutcomeReason::Protected, message);
         }
+        own = Some((group, format!("/{}", path.display())));
     }
-    if freezes(&group).map_err(unread)? {
-        return Ok(group);
-    }
-    Err(Refusal::cannot_check(format!("control group /{} is frozen, but not by itself", folder.display())))
+    let message = || format!("control group /{} is frozen, but not by itself", folder.display());
+    own.ok_or_else(|| Refusal::cannot_check(message()))
 }
 
 /// Whether a group is frozen itself.

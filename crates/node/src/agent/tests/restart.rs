@@ -1,6 +1,7 @@
 //! Restarts: whose unit it is, what is checked before, and every reason to leave it alone.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
@@ -68,6 +69,12 @@ impl Daemons {
         fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
         fs::write(folder.join("cgroup"), format!("12:pids:/x\n1:name=systemd:/system.slice/{unit}\n")).unwrap();
         symlink(exe, folder.join("exe")).unwrap();
+    }
+
+    /// A shim that runs.
+    fn shim(&self, unit: &str) {
+        let args = format!("containerd-shim-runc-v2 -namespace k8s.io -id {}", id());
+        self.with(50, 'S', "/usr/bin/containerd-shim-runc-v2", &args, unit);
     }
 
     pub(super) fn kubelet(&self, port: u16, unit: &str) {
@@ -173,6 +180,33 @@ async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or
     daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
     fs::write(daemons.proc("uptime"), "110.00 1.0\n").unwrap();
     daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::KubeletBusy, "began 10s ago");
+}
+
+/// Told by the default port of a kubelet, at which one in a program of an unknown name answers (MicroShift).
+#[tokio::test]
+async fn a_health_check_that_answers_contradicts_a_table_without_a_kubelet() {
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    let port = healthz("200 OK").await;
+    let settings = AgentSettings { healthz: (Ipv4Addr::LOCALHOST, port).into(), ..daemons.settings() };
+    let outcome = Agent::new(settings).execute(&kubelet()).await;
+    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "a kubelet's health check answers at 127.0.0.1");
+}
+
+/// The kubelet's own settings are in k3s's files: its health check may be elsewhere.
+#[tokio::test]
+async fn a_refused_health_check_at_a_guessed_place_proves_nothing() {
+    let k3s = || {
+        let restarts = Restarts::End("done", unit("active", "running"));
+        Daemons::new(&[("k3s.service", unit("active", "running"))], restarts)
+    };
+    let daemons = k3s();
+    daemons.with(40, 'S', "/usr/local/bin/k3s", "k3s --healthz-port=1", "k3s.service");
+    let command = named(kubelet(), "k3s.service");
+    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "its health check elsewhere");
+    let daemons = k3s();
+    let port = healthz("500 Internal Server Error").await;
+    daemons.with(40, 'S', "/usr/local/bin/k3s", &format!("k3s --healthz-port={port}"), "k3s.service");
+    done(&daemons.execute(&command).await);
 }
 
 #[tokio::test]
@@ -331,6 +365,7 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::KubeletBusy, "would cut it off");
 
     let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
+    daemons.shim("k3s.service");
     daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::Protected, "KillMode=control-group");
     let careless = Restart { unit: Some("k3s.service".into()), skip_safety_check: true, ..Restart::default() };
     done(&daemons.execute(&with(self::kubelet(), careless)).await);
@@ -407,9 +442,17 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::KubeletBusy, "would cut it off");
     done(&daemons.execute(&careless(runtime())).await);
 
-    // One whose stop ends all of its processes ends the containers with it.
-    let daemons = Daemons::of_runtime(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    // One whose stop ends all of its processes ends the containers with it, unless their shims are elsewhere, as CRI-O's are.
+    let of_group = || {
+        let daemons = Daemons::of_runtime(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
+        daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+        daemons
+    };
+    let daemons = of_group();
+    daemons.shim("cri.scope");
+    done(&daemons.execute(&runtime()).await);
+    let daemons = of_group();
+    daemons.shim(CONTAINERD);
     daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Protected, "KillMode=control-group");
     done(&daemons.execute(&careless(runtime())).await);
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 
 use crate::proc::rooted;
@@ -31,6 +31,8 @@ pub struct Settings {
     pub healthz_port: u16,
     /// Address `/healthz` is bound to.
     pub healthz_address: IpAddr,
+    /// Whether these two are the kubelet's defaults because the settings of a kubelet inside a larger program cannot be read.
+    pub healthz_is_guess: bool,
     /// Endpoint of the runtime, as written.
     pub runtime_endpoint: Option<String>,
     /// Socket of the runtime that a kubelet of this kind brings. It may use another one.
@@ -50,6 +52,7 @@ impl Default for Settings {
         Self {
             healthz_port: 10248,
             healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            healthz_is_guess: false,
             runtime_endpoint: None,
             usual_runtime: None,
             same_network: true,
@@ -214,16 +217,22 @@ fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), St
     apply(settings, &file)
 }
 
-/// The drop-in files, in the order in which the kubelet applies them: `*.conf`, by path.
+/// The drop-in files, in the order in which the kubelet applies them: `*.conf`, by path, in sub-folders too.
 fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let said = |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
-    let mut files = Vec::new();
-    for entry in listed(process, folder).map_err(said)? {
-        let name = PathBuf::from(OsStr::from_bytes(entry.map_err(|error| said(error.into()))?.file_name().to_bytes()));
-        if name.extension().is_some_and(|extension| extension == "conf") {
-            files.push(folder.join(name));
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        let said = |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
+        for entry in listed(process, &folder).map_err(said)? {
+            let entry = entry.map_err(|error| said(error.into()))?;
+            let path = folder.join(OsStr::from_bytes(entry.file_name().to_bytes()));
+            match entry.file_type() {
+                FileType::Directory if !matches!(entry.file_name().to_bytes(), b"." | b"..") => folders.push(path),
+                FileType::Directory => {}
+                _ if path.extension().is_some_and(|extension| extension == "conf") => files.push(path),
+                _ => {}
+            }
         }
-        if files.len() > MAX_DROP_INS {
+        if files.len() + folders.len() > MAX_DROP_INS {
             return Err(format!("the kubelet's {} holds more than {MAX_DROP_INS} files", folder.display()));
         }
     }

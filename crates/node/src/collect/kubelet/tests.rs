@@ -27,8 +27,8 @@ async fn only_200_is_healthy() {
         b"\xff\xfe\x00200",
         b"",
     ] {
-        let error = healthz(answering(answer).await).await.unwrap_err();
-        assert!(error.len() <= 200, "{error}");
+        let unhealthy = healthz(answering(answer).await).await.unwrap_err();
+        assert!(unhealthy.message.len() <= 200 && !unhealthy.refused, "{unhealthy:?}");
     }
 }
 
@@ -41,14 +41,15 @@ async fn an_endless_first_line_is_cut() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_port_ends_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let error = healthz(listener.local_addr().unwrap()).await.unwrap_err();
-    assert!(error.contains("within 5 s"), "{error}");
+    let unhealthy = healthz(listener.local_addr().unwrap()).await.unwrap_err();
+    assert!(unhealthy.message.contains("within 5 s"), "{unhealthy:?}");
 }
 
 #[tokio::test]
 async fn a_closed_port_says_refused() {
     // A port that is never given out; one that was given back could be somebody else's by now.
-    assert!(healthz("127.0.0.1:1".parse().unwrap()).await.unwrap_err().contains("refused"));
+    let unhealthy = healthz("127.0.0.1:1".parse().unwrap()).await.unwrap_err();
+    assert!(unhealthy.refused && unhealthy.message.contains("refused"), "{unhealthy:?}");
 }
 
 #[test]

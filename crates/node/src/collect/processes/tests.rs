@@ -190,6 +190,37 @@ fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
     assert!(is_seen(eye.check(false).unwrap()), "its environment does not change while it lives");
 }
 
+/// Azure's CNI plugin starts `azure-vnet-telemetry`, which stays.
+#[test]
+fn a_daemon_that_a_plugin_has_started_is_no_plugin() {
+    let vnet = Entry { command: b"azure-vnet", exe: "/opt/cni/bin/azure-vnet", args: "azure-vnet", parent: 40, ..SHIM };
+    let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
+    let daemon = Entry {
+        pid: 60,
+        pids: "60",
+        command: b"azure-vnet-tele",
+        exe: "/opt/cni/bin/azure-vnet-telemetry",
+        args: "azure-vnet-telemetry\0-d\0/opt/cni/bin",
+        parent: 50,
+        ..SHIM
+    };
+    let root = Proc::new().with(&runtime).with(&vnet).with(&daemon);
+    let call = "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_NETNS=/run/netns/x\0";
+    for pid in [50, 60] {
+        fs::write(root.0.path().join(format!("{pid}/environ")), call).unwrap();
+    }
+    let mut eye = root.eye();
+    let plugins = |table: ProcessTable| -> Vec<i32> {
+        let is_plugin = |seen: &&ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. });
+        table.processes.iter().filter(is_plugin).map(|seen| seen.pid).collect()
+    };
+    assert_eq!(plugins(eye.check(false).unwrap()), [50]);
+    fs::remove_dir_all(root.0.path().join("50")).unwrap();
+    let left = root.with(&Entry { parent: 1, ..daemon });
+    assert_eq!(plugins(eye.check(false).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(left.eye().check(false).unwrap()), [] as [i32; 0]);
+}
+
 #[test]
 fn a_pid_that_has_become_another_process_is_proven_anew() {
     let root = Proc::new().with(&SHIM);

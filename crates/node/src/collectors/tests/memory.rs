@@ -172,7 +172,7 @@ async fn rounds_of_checks(settings: CollectorSettings, rounds: u64) {
 }
 
 fn at(socket: &Path, proc: &Path, is_docker: bool) -> CollectorSettings {
-    let host = HostPaths { proc: proc.to_owned(), root: socket.parent().unwrap().to_owned() };
+    let host = HostPaths { proc: proc.to_owned(), root: socket.parent().unwrap().to_owned(), ..HostPaths::default() };
     let endpoint = is_docker.then(|| Endpoint::docker(socket.to_owned(), NamedBy::Kubelet));
     let sockets = if is_docker { Flags::default() } else { named(socket.to_owned()) };
     CollectorSettings { saved_endpoint: endpoint, sockets, host, ..CollectorSettings::default() }
