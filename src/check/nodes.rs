@@ -48,6 +48,10 @@ async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
     Ok(words.collect())
 }
 
+/// Labels of nodes that have no runtime to check.
+const VIRTUAL: [(&str, &[&str]); 2] =
+    [("type", &["virtual-kubelet", "kwok"]), ("eks.amazonaws.com/compute-type", &["fargate"])];
+
 /// Why the DaemonSet of `config/probe` has no pod on the node, where somebody has configured that.
 fn left_out(node: &Value) -> Option<String> {
     let label = |name: &str| node["metadata"]["labels"][name].as_str();
@@ -55,8 +59,10 @@ fn left_out(node: &Value) -> Option<String> {
     if label(PROBE_LABEL) == Some("disabled") {
         return Some(named(PROBE_LABEL, "disabled"));
     }
-    if let Some(virtual_node) = label("type").filter(|of| ["virtual-kubelet", "kwok"].contains(of)) {
-        return Some(named("type", virtual_node));
+    for (name, values) in VIRTUAL {
+        if let Some(value) = label(name).filter(|value| values.contains(value)) {
+            return Some(named(name, value));
+        }
     }
     label(OS_LABEL).filter(|os| *os != "linux").map(|os| named(OS_LABEL, os))
 }

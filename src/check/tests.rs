@@ -130,6 +130,7 @@ fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
         ("runtimehealth.io/probe", "disabled"),
         ("type", "virtual-kubelet"),
         ("type", "kwok"),
+        ("eks.amazonaws.com/compute-type", "fargate"),
         ("kubernetes.io/os", "windows"),
     ] {
         for silent in [None, Some(&report(&Value::Null, "True"))] {

@@ -46,13 +46,17 @@ async fn runtime(checker: &Checker) -> Option<String> {
     let seen = match seen {
         Ok(seen) => seen,
         Err(error) if is_sick(&error) => return None,
+        Err(CriError::Other(_)) if checker.docker_is_silent().await => return None,
         Err(error) => return Some(format!("no runtime answers at {socket}: {error}")),
     };
     if RuntimeKind::of(&seen.name) != RuntimeKind::Docker {
         return None;
     }
     let version = Docker::at(&checker.docker).version(checker.bounds.call).await;
-    version.err().map(|error| format!("no Docker at {}: {error}", checker.docker.display()))
+    version
+        .err()
+        .filter(|error| !error.is_silence())
+        .map(|error| format!("no Docker at {}: {error}", checker.docker.display()))
 }
 
 fn writes(folder: &Path) -> io::Result<()> {

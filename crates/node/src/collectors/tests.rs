@@ -555,6 +555,23 @@ async fn urgency_shortens_the_wait_that_is_running() {
 }
 
 #[tokio::test]
+async fn a_health_check_that_answers_where_no_kubelet_is_seen_is_no_missing_kubelet() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("proc")).unwrap();
+    std::fs::write(folder.path().join("proc/uptime"), "1000.00 1.0\n").unwrap();
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let healthz = server.local_addr().unwrap();
+    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), healthz };
+    let collectors = Collectors::start(CollectorSettings { host, paces: quick(), ..CollectorSettings::default() });
+    let (mut stream, _) = server.accept().await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    drop((stream, server));
+    until(&collectors, "a failed check", |seen| matches!(seen.kubelet, Reading::Failed { .. })).await;
+    // Then nothing listens there any more.
+    until(&collectors, "no kubelet", |seen| seen.kubelet.value().is_some_and(|seen| seen.process.is_none())).await;
+}
+
+#[tokio::test]
 async fn a_guess_does_not_replace_the_socket_that_an_earlier_probe_has_used() {
     let folder = tempfile::tempdir().unwrap();
     let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), ..HostPaths::default() };

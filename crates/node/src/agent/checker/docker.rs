@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::unit::is_docker;
 use super::{Checker, asked, recovered, same_object};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
@@ -25,6 +26,12 @@ pub(super) fn removes_nothing() -> Refusal {
 }
 
 impl Checker {
+    /// Whether the runtime is cri-dockerd, and the Docker behind it does not answer.
+    pub(in crate::agent) async fn docker_is_silent(&self) -> bool {
+        is_docker(&self.endpoint)
+            && Docker::at(&self.docker).version(self.bounds.call).await.is_err_and(|error| error.is_silence())
+    }
+
     /// Refuses a removal if Docker is the runtime.
     pub(super) async fn not_docker(&self, cri: &Cri) -> Result<(), Refusal> {
         let seen = cri.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;

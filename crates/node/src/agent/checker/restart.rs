@@ -125,6 +125,7 @@ impl Checker {
             },
             (_, Ok(_)) => Err(recovered("the runtime answers a version call".to_owned())),
             (FaultType::RuntimeUnreachable, Err(error)) if is_silence(&error, unit) => Ok(()),
+            (FaultType::RuntimeUnreachable, Err(CriError::Other(_))) if self.docker_is_silent().await => Ok(()),
             // The cause can be something that this process lacks.
             (_, Err(error)) => Err(asked("its version", &error)),
         }

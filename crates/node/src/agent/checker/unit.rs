@@ -115,7 +115,7 @@ pub(super) fn is_silence(error: &CriError, unit: Option<&UnitSeen>) -> bool {
 }
 
 /// Whether the kubelet's runtime is Docker, determined without an answer of the runtime.
-fn is_docker(endpoint: &Endpoint) -> bool {
+pub(super) fn is_docker(endpoint: &Endpoint) -> bool {
     let name = endpoint.socket.file_name().and_then(|name| name.to_str());
     endpoint.api == Api::Docker || name.is_some_and(|name| name.starts_with("cri-dockerd"))
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::reboot::reboot_for_process;
 use super::release::Frozen;
-use super::runtime::Says;
+use super::runtime::{Says, Wrong};
 use super::*;
 use crate::docker::fake::{Fake, Say, listed};
 use nrh_core::action::{Action, CleanupOrphans};
@@ -193,4 +193,23 @@ async fn without_dockers_socket_it_cannot_act_and_says_so() {
     let mut settings = docked.node.settings();
     settings.docker_socket = docked.docker.socket();
     assert_eq!(Agent::new(settings).self_check().await, [] as [String; 0]);
+}
+
+/// cri-dockerd itself answers, with an error of its own.
+#[tokio::test]
+async fn a_docker_that_hangs_behind_cri_dockerd_is_a_fault_and_no_missing_capability() {
+    let docked = Docked::new();
+    docked.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
+    let socket = docked.node.stage.path("cri-dockerd.sock");
+    std::os::unix::fs::symlink(&docked.node.runtime.socket, &socket).unwrap();
+    let mut settings = docked.settings();
+    settings.endpoint.socket = socket;
+    let command = command(CONT, FaultType::RuntimeUnreachable, Target::default());
+    let missing = Agent::new(settings.clone()).self_check().await;
+    assert!(missing.iter().any(|line| line.contains("no runtime answers")), "{missing:?}");
+    let outcome = reboot_for_process(&docked.node, settings.clone(), &command).await;
+    refused(&outcome, OutcomeReason::CheckFailed);
+    docked.docker.say("Version", Say::Never);
+    assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
+    done(&reboot_for_process(&docked.node, settings, &command).await);
 }

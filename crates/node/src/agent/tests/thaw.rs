@@ -106,7 +106,9 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        let groups = [self.group(&self.container), self.group(&self.sandbox), self.pods.join(format!("pod{UID}"))];
+        let inner = self.group(&self.container).join("container");
+        let groups =
+            [inner, self.group(&self.container), self.group(&self.sandbox), self.pods.join(format!("pod{UID}"))];
         for group in groups.iter().rev().chain([&self.pods]) {
             let _ = fs::write(group.join(self.file), self.values[1]);
         }
@@ -133,6 +135,25 @@ async fn a_frozen_container_in_creation_is_thawed_and_its_neighbour_is_not() {
         assert!(!is_frozen(&frozen.group(&frozen.container)) && is_frozen(&frozen.group(&frozen.sandbox)));
         refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
         assert_eq!(frozen.node.runtime.writes(), [] as [String; 0]);
+    }
+}
+
+/// crun has its processes in a group below that of the container.
+#[tokio::test]
+async fn a_frozen_container_whose_process_is_in_a_group_below_it_is_thawed() {
+    for frozen in Frozen::all() {
+        let group = frozen.group(&frozen.container);
+        let inner = group.join("container");
+        fs::create_dir(&inner).unwrap();
+        fs::write(inner.join("cgroup.procs"), frozen.init.0.pid.to_string()).unwrap();
+        wait_until("the freeze", || is_frozen(&inner));
+        let mut command = frozen.thaw();
+        command.target.control_group = Some(inner.strip_prefix("/").unwrap().display().to_string());
+        done(&frozen.execute(&command).await);
+        assert!(!is_frozen(&group) && !is_frozen(&inner) && is_frozen(&frozen.group(&frozen.sandbox)));
+        // Two groups below it is none of the runtime's.
+        command.target.control_group = command.target.control_group.map(|path| path + "/deeper");
+        refused(&frozen.execute(&command).await, OutcomeReason::CheckFailed);
     }
 }
 

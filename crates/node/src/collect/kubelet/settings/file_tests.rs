@@ -62,6 +62,17 @@ fn a_relative_path_begins_at_the_working_folder_and_stays_in_the_root() {
 }
 
 #[test]
+fn drop_ins_are_read_in_sub_folders_too_in_the_order_of_their_paths() {
+    let folder = process_with(&[("d/9.conf", "healthzPort: 9\n"), ("d/no", "healthzPort: 1\n")]);
+    let root = folder.path().join("root/d");
+    std::fs::create_dir_all(root.join("team/a")).unwrap();
+    std::fs::write(root.join("team/a/50.conf"), "healthzPort: 50\n").unwrap();
+    assert_eq!(read(&args(&["--config-dir=/d"]), folder.path()).unwrap().healthz_port, 50);
+    std::fs::write(root.join("z.conf"), "healthzPort: 60\n").unwrap();
+    assert_eq!(read(&args(&["--config-dir=/d"]), folder.path()).unwrap().healthz_port, 60);
+}
+
+#[test]
 fn a_folder_of_drop_ins_is_that_of_the_kubelets_own_root() {
     let folder = working();
     let other = folder.path().join("other");
