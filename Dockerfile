@@ -23,7 +23,7 @@ RUN triple="$(rustc -vV | sed -n 's/^host: //p')" \
 
 FROM scratch
 LABEL org.opencontainers.image.title="nrh" \
-      org.opencontainers.image.description="Node Runtime Health: finds the one sick object on a Kubernetes node and heals it in place" \
+      org.opencontainers.image.description="Node Runtime Health: finds the faulty object on a Kubernetes node and remediates it in place" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /out/ /
 # The controller's user. Probe and Jobs say that they need root.

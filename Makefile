@@ -51,11 +51,11 @@ check-core: ## Tests of the core and the simulated cluster alone (a minute)
 	@.ci/stages check-core
 
 .PHONY: check
-check: protoc ## What needs no test bed: format, clippy, tests, examples, generated files, manifests (three minutes)
+check: protoc ## What needs no test bed: format, clippy, tests, examples, generated files, manifests (four minutes)
 	@.ci/stages check
 
 .PHONY: test
-test: protoc ## All of check in full depth, a real control plane, real nodes (half an hour)
+test: protoc ## All of check in full depth, a real control plane, real nodes (25 minutes)
 	@.ci/stages test
 
 .PHONY: test-slow

@@ -47,13 +47,13 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
     let approved = within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.with_context(|| {
         format!(
-            "cannot approve {} in remediation {} (it takes the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
+            "cannot approve {} in remediation {} (requires the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
             approval.operation_id, remediation.name
         )
     })?;
     print_as(args.print.output, &approved, |_| {
         let (by, what, name) = (&approval.approved_by, line(remediation), &remediation.name);
-        format!("approved by {by}: {what}; `kubectl get nrem {name}` shows what comes of it\n")
+        format!("approved by {by}: {what}; `kubectl get nrem {name}` shows the result\n")
     })
 }
 

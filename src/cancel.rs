@@ -37,7 +37,7 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
     let patch = Patch::Merge(json!({"spec": {"cancel": cancel}}));
     within(api.patch(&one.name, &PatchParams::default(), &patch)).await.with_context(|| {
         format!(
-            "cannot cancel {} (it takes the verbs patch and cancel on noderemediations: ClusterRole nrh:approver)",
+            "cannot cancel {} (requires the verbs patch and cancel on noderemediations: ClusterRole nrh:approver, nrh:operator or nrh:manual-remediation)",
             one.name
         )
     })?;

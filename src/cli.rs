@@ -32,10 +32,10 @@ pub struct Cli {
 /// What is logged, and how.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// Form of the log lines on standard error.
+    /// Log format on standard error.
     #[arg(long, global = true, env = "NRH_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// Which log lines: a level, or directives such as `info,nrh=debug`.
+    /// Log level, or directives such as `info,nrh=debug`.
     #[arg(long, global = true, env = "NRH_LOG", default_value = "info")]
     pub log: String,
 }
@@ -90,15 +90,15 @@ pub enum Command {
     /// Checks whether kubelet and runtime of a node can be restarted now: exit code 0 = yes, 1 = no, 2 = unknown.
     #[command(after_help = "Examples:\n  nrh restart-safe worker-1 && ssh worker-1 systemctl restart kubelet")]
     RestartSafe(RestartSafeArgs),
-    /// Simulates what policies would do in the course of a timeline.
+    /// Simulates what policies would do over a timeline.
     #[command(
         after_help = "Examples:\n  nrh simulate --timeline timeline.yaml --policy policies/\n  nrh simulate --record >timeline.yaml"
     )]
     Simulate(SimulateArgs),
     /// Rewrites policy files of older versions to the names of this version.
-    #[command(after_help = "Examples:\n  nrh migrate policies/*.yaml")]
+    #[command(after_help = "Examples:\n  nrh migrate --in-place policies/*.yaml")]
     Migrate(MigrateArgs),
-    /// Prints what belongs to this version: custom resource definitions, thresholds.
+    /// Prints what belongs to this version: custom resource definitions, thresholds, shell completions, manual pages.
     #[command(subcommand)]
     Generate(Generate),
 }
@@ -130,7 +130,7 @@ pub struct MigrateArgs {
     /// Files with policies.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Write the files anew. Without it the result is printed.
+    /// Rewrite the files in place. Without it the result is printed.
     #[arg(long)]
     pub in_place: bool,
 }
@@ -210,7 +210,7 @@ pub struct RemediateArgs {
     /// For this fault: its type, or its id where the node has several of that type.
     #[arg(long)]
     pub fault: Option<String>,
-    /// As this policy has it.
+    /// Use the step of this policy.
     #[arg(long)]
     pub policy: Option<String>,
     /// Why, in one sentence; recorded in the remediation.
@@ -320,7 +320,7 @@ pub struct SimulateArgs {
     /// Print a timeline instead: the last remediations in the cluster of the current kubeconfig, and its present faults.
     #[arg(long, conflicts_with_all = ["timeline", "policies", "assume_enforce", "output"])]
     pub record: bool,
-    /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints it.
+    /// With `--record`: read from a file instead, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints it.
     #[arg(long, short, requires = "record")]
     pub file: Option<PathBuf>,
     /// File or folder with policies; may be given several times. By default those that the timeline names.

@@ -77,7 +77,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     let uid = node.uid().context("the node has no uid")?;
     if report::owner(&health.metadata).as_deref() != Some(&uid) {
         bail!(
-            "the report of {} is about another node of that name: wait until the probe of this one reports",
+            "the report of {} belongs to an earlier node of that name: wait for the probe of the current node",
             args.node
         );
     }
@@ -128,7 +128,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     };
     let made = within(Api::<NodeRemediation>::all(client).create(&PostParams::default(), &object)).await;
     let made = made.context(
-        "cannot start it (it takes the verbs create, remediate and approve on noderemediations: ClusterRole nrh:manual-remediation)",
+        "cannot start it (requires the verbs create, remediate and approve on noderemediations: ClusterRole nrh:manual-remediation)",
     )?;
     print_as(args.print.output, &made, |made| asked(&by, &args.node, fault, choice, &made.name_any()))
 }

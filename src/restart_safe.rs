@@ -44,7 +44,7 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     let patch = Patch::Merge(json!({"spec": {"checkRequested": name}}));
     within(api.patch(&node, &PatchParams::default(), &patch)).await.with_context(|| {
         format!(
-            "cannot ask for a check of node {node} (it takes the verb patch on noderuntimehealths: ClusterRole nrh:operator)"
+            "cannot ask for a check of node {node} (requires the verb patch on noderuntimehealths: ClusterRole nrh:operator)"
         )
     })?;
     let mut last = Err(anyhow!("its NodeRuntimeHealth was not read"));

@@ -1,4 +1,4 @@
-//! `nrh simulate`: what policies would do in the course of a timeline.
+//! `nrh simulate`: what policies would do over a timeline.
 //!
 //! ```text
 //! files ─► policies, timeline ─► nrh_simulate::play ─► account ─► table, JSON, exit code
@@ -159,7 +159,7 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
 }
 
 /// Kinds of ours that are no policies.
-const OTHERS: [&str; 2] = ["NodeRuntimeHealth", "NodeRemediation"];
+const OTHERS: [&str; 4] = ["NodeRuntimeHealth", "NodeRemediation", "NodeCommand", "RemediationConfig"];
 
 fn is_ours(object: &Value) -> bool {
     let group = object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map(|(group, _)| group);

@@ -33,7 +33,7 @@ pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
     let decide = |now: Suspension<'_>| {
         if let Some(other) = of_another(now, &by).filter(|_| !force) {
             bail!(
-                "{words} is suspended already, {other}; nothing was changed. `nrh suspend {on} --force` puts yours in its place"
+                "{words} is already suspended, {other}; nothing was changed. `nrh suspend {on} --force` replaces that"
             );
         }
         Ok(Some(suspended(&by, reason)))
@@ -58,7 +58,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     let by = whoami(client.clone()).await?;
     let decide = |now: Suspension<'_>| {
         if let Some(other) = of_another(now, &by).filter(|_| !force) {
-            bail!("{words} is suspended {other}; nothing was changed. `nrh resume {on} --force` lifts it all the same");
+            bail!("{words} is suspended {other}; nothing was changed. `nrh resume {on} --force` lifts it anyway");
         }
         Ok(now.suspend.then(resumed))
     };

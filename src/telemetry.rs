@@ -7,7 +7,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::terminal::Harmless;
 
-/// Form of the log lines.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.

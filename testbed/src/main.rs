@@ -45,7 +45,7 @@ enum Sub {
     },
     /// Take a kept bed down
     Down,
-    /// Five incidents on a real node: watched under a dry run, healed, judged
+    /// Five incidents on a real node: observed in a dry run, remediated, verified
     Demo {
         /// Stand-ins for containerd and the kubelet; without root there is no other way
         #[arg(long)]

@@ -89,7 +89,7 @@ pub fn node_view(node: &Node) -> Result<NodeView> {
 pub enum Runs {
     /// Ready by the API server, and the runtime says of every container that its task runs
     Yes,
-    /// The first thing that speaks against it
+    /// The first failed check
     No(String),
 }
 

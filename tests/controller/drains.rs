@@ -75,7 +75,7 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     assert_eq!(
         (&world.step(1)["state"], &world.step(1)["message"]),
-        (&json!("Succeeded"), &json!("drained: no pod is left that was to go"))
+        (&json!("Succeeded"), &json!("drained: no pod is left to evict"))
     );
     for left in ["set", "static", "over", "elsewhere"] {
         assert!(world.api.get("pods", left).is_some(), "{left}");
@@ -144,7 +144,7 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
     let said = world.step(1)["message"].as_str().unwrap().to_owned();
     for part in [
         "3 pod(s) left",
-        "shop/bare (no controller makes it again (drain.force))",
+        "shop/bare (no controller recreates it; set drain.force to evict it)",
         "shop/cache (it has data in an emptyDir (drain.deleteEmptyDirData))",
         "shop/log-x (HungContainer below it is to be released first)",
     ] {

@@ -44,7 +44,7 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
     world.set_boot("w1", "b2", true);
     world.until("verified", || world.step(1)["state"] == "Succeeded").await;
     let said = world.step(1)["message"].as_str().unwrap().to_owned();
-    assert!(said.starts_with("the node has booted anew: its boot id was b and is b2"), "{said}");
+    assert!(said.starts_with("the node has rebooted: its boot id was b and is b2"), "{said}");
     world.until("opened", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
     assert_eq!(orders(&world), ["b"]);
     assert!(world.order("w1").is_null(), "taken back");

@@ -81,7 +81,7 @@ fn retired(text: &str) -> Vec<(&'static str, &'static str)> {
 
 /// The string literals of Rust source before its tests, without what a format string names, each with its line.
 fn literals(source: &str) -> Vec<(usize, String)> {
-    let source = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let (mut found, mut rest, mut line) = (Vec::new(), source, 1);
     while let Some(first) = rest.chars().next() {
         let raw = rest.starts_with("r\"") || rest.starts_with("r#\"");

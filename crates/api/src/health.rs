@@ -305,7 +305,7 @@ pub struct Summary {
     /// Healthy: nothing confirmed, and the probe reports. Degraded: something that does not harm pods now. Unhealthy: a
     /// confirmed fault harms pods or the node. Unknown: nobody could check.
     pub health: Health,
-    /// Kind of the most urgent fault; absent if there is none.
+    /// Type of the most urgent fault; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_fault_type: Option<FaultType>,
     /// The most urgent fault with its subject; empty if there is none.

@@ -45,7 +45,7 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
         }
         _ => anyhow!(error.to_string()),
     });
-    config.and_then(|config| Ok(Client::try_from(config)?)).context("no way to a cluster")
+    config.and_then(|config| Ok(Client::try_from(config)?)).context("cannot find a cluster")
 }
 
 /// The objects in a file: all its documents, and the items of a list as `kubectl get -o yaml` prints it.

@@ -102,13 +102,13 @@ impl Planner {
     async fn load_ledger(&mut self, epoch: u64, was_uncertain: bool) {
         let calls = &self.applier.calls;
         let mut ledger = self.ledger.load(calls).await.unwrap_or_else(|error| {
-            tracing::warn!(error = error.line(), "the ledger cannot be read; nothing is begun");
+            tracing::warn!(error = error.line(), "the ledger cannot be read; nothing starts");
             None
         });
         if let Some(read) = ledger.as_ref().filter(|_| was_uncertain)
             && let Err(error) = self.ledger.store(calls, read, epoch).await
         {
-            tracing::warn!(error = error.line(), "the ledger cannot be written; nothing is begun");
+            tracing::warn!(error = error.line(), "the ledger cannot be written; nothing starts");
             if error.retry_after().is_some() {
                 self.failures.note_ledger(&error);
             }

@@ -106,9 +106,7 @@ impl Leadership {
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// Another process holds the lease.
-    #[error(
-        "the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process stands down"
-    )]
+    #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process exits")]
     Taken {
         /// The holder.
         holder: String,
@@ -116,7 +114,7 @@ pub enum Lost {
         me: String,
     },
     /// This process could not renew the lease in time.
-    #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} could not be renewed for {} s: this process stands down", RENEW_DEADLINE.as_secs())]
+    #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} could not be renewed for {} s: this process exits", RENEW_DEADLINE.as_secs())]
     NotRenewed,
 }
 

@@ -39,7 +39,7 @@ const LAST_PASS: Duration = Duration::from_secs(15);
 pub async fn run(mut args: ControllerArgs) -> anyhow::Result<()> {
     let mut config = kube::Config::infer()
         .await
-        .context("no way to the API server: expected a kubeconfig or a pod's service account")?;
+        .context("cannot configure a client for the API server: expected a kubeconfig or a pod's service account")?;
     config.connect_timeout = Some(calls::DEADLINE);
     config.read_timeout = Some(SILENT_CONNECTION);
     let calls = Calls::from_config(config).context("cannot make a client for the API server")?;

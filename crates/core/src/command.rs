@@ -54,7 +54,7 @@ impl ActionCommand {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wire {
-    /// `operationId` of the command that it answers.
+    /// Identity of the operation. A node executes it at most once and names it in `status.commandResult`.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     operation_id: String,
     /// Leader term of the command; a node refuses one lower than the highest it has seen.
@@ -213,7 +213,7 @@ impl OutcomeReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// `operationId` of the command that it answers.
+    /// Identity of the operation. A node executes it at most once and names it in `status.commandResult`.
     #[schemars(length(max = 63))]
     pub operation_id: String,
     /// The result: Running, Done, Refused (the node's own check disagreed, nothing was changed) or Failed.

@@ -27,7 +27,7 @@ pub const QUIET_APART: Duration = Duration::from_secs(5);
 /// Maximum number of pods of each kind that a sentence names.
 const MAX_NAMED: usize = 4;
 /// The sentence of a round that has found nothing more to evict or to wait for.
-const QUIET: &str = "no pod is left that was to go";
+const QUIET: &str = "no pod is left to evict";
 /// Longest pod name and longest reason in a sentence, in bytes.
 const MAX_PART: usize = 120;
 
@@ -131,12 +131,12 @@ pub fn cannot_end<'f>(
         return Some(match fault.state {
             FaultState::Confirmed => CannotEnd::Known(format!("{what} is confirmed")),
             FaultState::Suspected => CannotEnd::Uncertain(format!("{what} is suspected")),
-            FaultState::Clearing => CannotEnd::Uncertain(format!("{what} is not surely gone")),
+            FaultState::Clearing => CannotEnd::Uncertain(format!("{what} is not confirmed as resolved")),
         });
     }
     if kubelet_works != TriState::True {
         let said = if kubelet_works == TriState::False { "does not work" } else { "is not known to work" };
-        return Some(CannotEnd::Uncertain(format!("its kubelet {said}, by the word of its probe")));
+        return Some(CannotEnd::Uncertain(format!("its kubelet {said}, as its probe reports")));
     }
     (ready == TriState::Unknown).then(|| CannotEnd::Uncertain("the Node is Ready=Unknown".to_owned()))
 }
@@ -171,7 +171,7 @@ impl Drain {
             );
         }
         if pod.owner == Owner::Nobody && !self.force {
-            return Fate::Blocked("no controller makes it again (drain.force)".to_owned());
+            return Fate::Blocked("no controller recreates it; set drain.force to evict it".to_owned());
         }
         if pod.has_empty_dir && !self.delete_empty_dir_data {
             return Fate::Blocked("it has data in an emptyDir (drain.deleteEmptyDirData)".to_owned());

@@ -159,7 +159,7 @@ pub(crate) type Detected = Result<Coverage, Verdict>;
 /// What is known about the start of the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KubeletStart {
-    /// Whether a kubelet runs and has completed its start; `None` = it is starting, or nobody could check.
+    /// Whether a kubelet runs and has completed its start; `None` = it is starting, or not checked.
     pub started: Option<bool>,
     /// When the process that has completed its start began, on the monotonic clock.
     pub completed: Option<Duration>,

@@ -50,7 +50,7 @@ async fn ask(folder: &Path) -> anyhow::Result<LocalStatus> {
                 "no probe has run on this node since it booted: {shown} is not there. `kubectl get pods -A -o wide -l \
                  app.kubernetes.io/name=nrh-probe` shows whether one should; as a unit, `systemctl status nrh-probe`"
             ),
-            ErrorKind::ConnectionRefused => bail!("the probe that made {shown} has ended, and no other has begun"),
+            ErrorKind::ConnectionRefused => bail!("the probe that made {shown} has stopped, and none has replaced it"),
             ErrorKind::PermissionDenied => bail!("may not open {shown}: only root may ask the probe"),
             _ => return Err(error).with_context(|| format!("cannot ask the probe at {shown}")),
         },
@@ -70,10 +70,10 @@ fn text(told: &LocalStatus) -> String {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
             let can = if probe.actions_enabled { "actions are enabled" } else { "actions are disabled" };
-            let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last judged {ago} s ago", probe.version);
+            let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last diagnosis {ago} s ago", probe.version);
         }
         _ => {
-            let _ = writeln!(out, "  probe: has begun and not judged yet: ask again in a few seconds");
+            let _ = writeln!(out, "  probe: has started, no diagnosis yet: retry in a few seconds");
         }
     }
     let _ = writeln!(out, "  API server: {}", delivery(told));
@@ -88,8 +88,8 @@ fn text(told: &LocalStatus) -> String {
     if let Some(kubelet) = &status.kubelet {
         let started = match kubelet.started {
             Some(true) => "has completed its start",
-            Some(false) => "none has completed its start",
-            None => "starting, or nobody could check",
+            Some(false) => "has not completed its start",
+            None => "starting, or not checked",
         };
         let since = kubelet.started_at.map_or_else(String::new, |at| format!(", its process began at {at}"));
         let _ = writeln!(out, "  kubelet: {started}{since}");

@@ -51,7 +51,7 @@ pub(super) fn collectors<'a>(out: &mut String, collectors: impl IntoIterator<Ite
 /// The results of the probe's calls; `now` is the word for the calls that are still running.
 pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
     counts(out, now, &calls.out);
-    counts(out, "calls given up since the probe began", &calls.given_up);
+    counts(out, "calls abandoned since the probe started", &calls.given_up);
     let whole: BTreeMap<String, u64> = calls
         .held_up_seconds
         .iter()

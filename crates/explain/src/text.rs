@@ -104,7 +104,7 @@ fn one(out: &mut String, explained: &ExplainedFault<'_>, is_unused: bool) {
         }
         _ if is_unused => {}
         _ => {
-            let _ = writeln!(out, "    no policy has a rule for it, as far as is known");
+            let _ = writeln!(out, "    no known policy has a rule for it");
         }
     }
     if explained.fault.state != FaultState::Confirmed {

@@ -241,7 +241,8 @@ impl Agent {
         if boot == *boot_id {
             return Ok(());
         }
-        let message = format!("already rebooted: the command is to end boot {boot_id}, this is boot {boot}");
+        let message =
+            format!("the node has already rebooted: the command names boot {boot_id}, the current boot is {boot}");
         Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
     }
 
@@ -259,7 +260,7 @@ impl Agent {
                     format!("the command is of leader term {epoch}, this node has seen {seen}")
                 }
                 NoLeader::Ahead { highest } => format!(
-                    "the command is of leader term {epoch}, above {highest}, the highest that this node takes by its clock: \
+                    "the command is of leader term {epoch}, above {highest}, the highest term that this node accepts by its clock: \
                      see docs/runbook/controller.md"
                 ),
             };
@@ -283,13 +284,15 @@ impl Agent {
             Known::Open if matches!(command.action, Action::MarkForReboot(_)) => {
                 execute::left(&self.checker, command).await.map(Some)
             }
-            Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
+            Known::Open => claimed(
+                "another executor claimed the operation; it is running, or that executor ended without a result",
+            ),
             Known::OtherCommand => claimed("another command with this operationID was executed"),
         }
     }
 
     async fn claimed_by_another(&self, command: &ActionCommand) -> Result<Outcome, Refusal> {
-        let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "the operation was claimed by another collector");
+        let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "another executor has claimed the operation");
         self.known(command).await?.ok_or_else(gone)
     }
 

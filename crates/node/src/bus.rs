@@ -59,7 +59,7 @@ pub(crate) fn socket(paths: &HostPaths) -> Result<Option<PathBuf>, String> {
     }
     // A path that is missing for this process is missing on the node, if the node's root is visible.
     if paths.root == Path::new("/") && paths.proc.join("1/root").metadata().is_err() {
-        let reason = "whether the node has a system bus is not known: the root of process 1 cannot be looked at";
+        let reason = "cannot determine whether the node has a system bus: cannot read the root of process 1";
         return Err(reason.to_owned());
     }
     Ok(None)

@@ -255,7 +255,7 @@ impl Collectors {
     pub fn outstanding(&self) -> Outstanding {
         let shared = &self.shared;
         let mut out = BTreeMap::new();
-        out.insert("version", usize::from(lock(&shared.version).is_out()));
+        out.insert("runtime", usize::from(lock(&shared.version).is_out()));
         out.insert("lists", usize::from(lock(&shared.lists).is_out()));
         out.insert("status", usize::from(lock(&shared.status).is_out()));
         out.insert("rechecks", *lock(&shared.rechecks_out));

@@ -101,7 +101,7 @@ impl<'de> Visitor<'de> for Keys {
                 return Err(de::Error::custom(format!("unknown key {key:?}")));
             };
             if !is_new {
-                return Err(de::Error::custom(format!("{key} stands there twice")));
+                return Err(de::Error::custom(format!("{key} is set twice")));
             }
         }
         Ok(said)

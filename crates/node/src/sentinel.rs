@@ -35,8 +35,7 @@ const MAX_FILE: usize = 1024;
 const MAX_NAMES: usize = 4096;
 const MAX_MARKS: usize = 16;
 /// Text for people: some systems show this file at login.
-const TITLE: &str =
-    "*** A reboot of this node was asked for by Node Runtime Health, which withdraws this by itself ***";
+const TITLE: &str = "*** Node Runtime Health requests a reboot of this node and removes this file itself ***";
 
 /// Why the file cannot be read or created, in one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +169,7 @@ impl Folder {
         let kind = rustix::fs::fstatfs(dir).map_err(failed(format!("read the file system of {shown}")))?;
         if !u64::try_from(kind.f_type).is_ok_and(|kind| IN_MEMORY.contains(&kind)) {
             return Err(SentinelError::Unfit(format!(
-                "{shown} is not in memory (tmpfs): what a boot does not take away would have the node rebooted over and over"
+                "{shown} is not in memory (tmpfs): a file that survives a boot would reboot the node again and again"
             )));
         }
         Ok(folder)
@@ -230,7 +229,7 @@ impl Folder {
                 Found::Ours(found) => drop(self.withdraw(name, &found)?),
             }
         }
-        Err(SentinelError::Unfit(format!("/run/{name} comes and goes: somebody else is at it just now")))
+        Err(SentinelError::Unfit(format!("/run/{name} appears and disappears: another program is changing it")))
     }
 
     /// Writes the whole file without a name, then links it to the name unless that is taken. Returns whether the name

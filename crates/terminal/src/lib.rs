@@ -26,7 +26,7 @@ pub enum OutputFormat {
 /// How a command prints what it has found.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct OutputArgs {
-    /// Form of what is printed.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: OutputFormat,
 }

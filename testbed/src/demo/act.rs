@@ -78,7 +78,7 @@ pub(super) fn control(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) 
     record.writes.extend(writes::foreign(&stage.bed.audit()?, since, &[]));
     match seen.well_after {
         None => stage.tell.say("still sick, as expected without help; the bed takes the fault away"),
-        Some(after) => stage.tell.say(&format!("it got well by itself after {after:.0} s")),
+        Some(after) => stage.tell.say(&format!("it recovered by itself after {after:.0} s")),
     }
     act.lift(stage, &injection).context("lift the control")
 }

@@ -91,7 +91,7 @@ fn control(record: &ActRecord, wanted: bool, object: &mut impl FnMut(String)) ->
     if let Some(well) = control.well_after {
         ok = false;
         object(format!(
-            "its control got well by itself after {well:.0} s, expected it to stay faulty for {needed:.0} s"
+            "its control recovered by itself after {well:.0} s, expected it to stay faulty for {needed:.0} s"
         ));
     } else if control.watched < needed {
         ok = false;

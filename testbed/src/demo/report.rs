@@ -18,7 +18,7 @@ pub struct Report {
     pub untouched: Untouched,
     /// The operator's shipped default thresholds, in seconds.
     pub thresholds: BTreeMap<String, u64>,
-    /// Everything that speaks against it, one line each.
+    /// Every failed check, one line each.
     pub objections: Vec<String>,
 }
 

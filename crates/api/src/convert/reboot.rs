@@ -15,7 +15,7 @@ const LEAST_MARK: Duration = Duration::from_mins(15);
 pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     match step.action {
         ActionType::Reboot => {
-            check_care(step, at, "ends every pod of the node", (LEAST, "a machine takes its time to boot"), errors);
+            check_care(step, at, "ends every pod of the node", (LEAST, "a machine needs time to boot"), errors);
         }
         ActionType::MarkForReboot => {
             if let Some(with) = step.mark_for_reboot.as_ref().filter(|with| sentinel_name(&with.path).is_none()) {

@@ -22,8 +22,8 @@ pub struct RemediationPolicyStatus {
     /// Nodes that the policy selects, without those being deleted.
     #[serde(default)]
     pub selected_nodes: u32,
-    /// Selected nodes that are unhealthy: a confirmed fault that a rule matches, not Ready, an open remediation, or a
-    /// probe that stopped reporting.
+    /// Selected nodes that are unhealthy: a confirmed fault that a rule matches, not Ready, an open remediation, a
+    /// quarantine, or a probe that stopped reporting.
     #[serde(default)]
     pub unhealthy_nodes: u32,
     /// Selected nodes whose probe has never reported. They are not counted as unhealthy, and get no action.

@@ -24,7 +24,7 @@ use nrh_core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 #[x_kube(validation = Rule::new("!has(self.reboot) || self.action == 'Reboot'").message("reboot goes with action Reboot"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || has(self.approval)").message("approval: Reboot ends every pod of the node, so it has no default: write approval: Manual or approval: Automatic"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || self.maxAttempts == 1").message("maxAttempts: Reboot is tried once"))]
-#[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine takes its time to boot, expected at least 5m with Reboot"))]
+#[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine needs time to boot, expected at least 5m with Reboot"))]
 #[x_kube(validation = Rule::new("!has(self.markForReboot) || self.action == 'MarkForReboot'").message("markForReboot goes with action MarkForReboot"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || has(self.approval)").message("approval: MarkForReboot has another tool end every pod of the node, so it has no default: write approval: Manual or approval: Automatic"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.maxAttempts == 1").message("maxAttempts: MarkForReboot is tried once"))]

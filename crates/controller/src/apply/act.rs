@@ -145,7 +145,8 @@ impl Applier {
         let is_first = live.remediation.cordoned_at().is_none();
         if is_first && nodes::cordoned_by(&live.node).as_deref() == Some(name) {
             let message =
-                "the node was unschedulable with this remediation's mark, and somebody has uncordoned it".to_owned();
+                "the node was unschedulable with this remediation's annotation, and another client has uncordoned it"
+                    .to_owned();
             return Ok(ActionResult::Done { message });
         }
         let patch = json!({
@@ -156,7 +157,7 @@ impl Applier {
         let now = if nodes::view(&node).unschedulable {
             "is unschedulable now"
         } else {
-            "still is, by the API server's answer"
+            "the API server still reports it as schedulable"
         };
         Ok(ActionResult::Done { message: format!("the node was schedulable and {now}") })
     }
@@ -177,7 +178,7 @@ impl Applier {
             return Ok(ActionResult::Gone { message: format!("Pod {pod} is gone") });
         };
         if found.uid().as_deref() != Some(pod.uid.as_str()) {
-            return Ok(ActionResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
+            return Ok(ActionResult::Gone { message: format!("Pod {pod} was replaced by another pod of that name") });
         }
         let is_of_set = self.cache.lock().is_of_daemon_set(&found);
         if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()).or_else(|| forged(is_of_set, pod))

@@ -105,7 +105,7 @@ impl Applier {
         }
         // No other check runs between the read and the record. Two concurrent checks would count the same free disruption twice.
         let busy =
-            || ApplyError::NotNow(format!("other kills of running pods are being weighed, before that of Pod {pod}"));
+            || ApplyError::NotNow(format!("the controller is checking another kill of running pods; Pod {pod} waits"));
         let _turn = timeout(DEADLINE, self.kills.turn.lock()).await.map_err(|_| busy())?;
         let what = || format!("listing the PodDisruptionBudgets of namespace {}", pod.namespace);
         let api = self.calls.read_in::<PodDisruptionBudget>(&pod.namespace);
@@ -134,7 +134,7 @@ impl Applier {
             return if self.kills.note(&pod.namespace, operation, now) { Ok(None) } else { Err(busy()) };
         };
         let message = format!(
-            "PodDisruptionBudget {}/{} lets none go, and the kill would end Pod {pod}: nothing was touched",
+            "PodDisruptionBudget {}/{} allows no disruption, and the kill would end Pod {pod}: nothing was changed",
             pod.namespace,
             full.name_any()
         );

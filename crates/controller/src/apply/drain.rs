@@ -89,7 +89,7 @@ impl Applier {
             tracing::debug!(node = remediation.node, pod = %pod.pod, answer = ?answer, "eviction");
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
-                round.stop("the API server takes its time");
+                round.stop("the API server is slow");
             }
             if self.not_suspended().is_err() {
                 round.stop("all remediation is suspended");
@@ -185,7 +185,7 @@ fn answer(error: &CallError) -> Answer {
         429 => match budgets(status) {
             Some(why) => Answer::Refused(why),
             // No budget refused it. The server is busy, or a webhook protects the pod.
-            None => Answer::Busy(format!("asked for patience: {said}")),
+            None => Answer::Busy(format!("asked to retry later: {said}")),
         },
         502 | 503 => Answer::Stop(format!("{said} ({})", status.code)),
         code => Answer::Refused(format!("{said} ({code})")),

@@ -233,7 +233,7 @@ fn not_made(existing: &DynamicObject, handed: &HandedOff) -> Result<ActionResult
     if whose == Some(handed.operation_id.as_str()) {
         return Ok(ActionResult::Started);
     }
-    let message = format!("{handed} is there already, {}: somebody else is at it", owner(existing));
+    let message = format!("{handed} already exists, {}: another tool handles the node", owner(existing));
     Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) })
 }
 

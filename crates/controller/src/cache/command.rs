@@ -51,7 +51,7 @@ impl Ingest for NodeCommand {
 }
 
 impl Guardable for NodeCommand {
-    const CONSEQUENCE: &'static str = "nothing is begun on the node until it can be";
+    const CONSEQUENCE: &'static str = "nothing starts on the node until it can be read";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         let uid = bad.metadata.uid.clone().unwrap_or_default();

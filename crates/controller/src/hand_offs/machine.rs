@@ -103,7 +103,7 @@ fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerRe
         ));
     }
     if let Some(mark) = OPT_OUTS.into_iter().find(|mark| machine.annotations().contains_key(*mark)) {
-        return Err(format!("has the annotation {mark}: somebody wants it left alone"));
+        return Err(format!("has the annotation {mark}: a person or a tool has excluded it"));
     }
     let uid = machine.uid().ok_or("has no uid")?;
     Ok(OwnerReference {

@@ -88,7 +88,9 @@ pub async fn read(calls: &Calls, template: &TemplateRef) -> Result<TemplateRead,
         let api = of_template.api(calls.raw_acts(), &template.namespace);
         found = bounded_opt(|| format!("reading {template}"), api.get(&template.name)).await?;
         if found.is_none() {
-            lacks.push(format!("handOff to {template}: there is no such template: name one that is there, or make it"));
+            lacks.push(format!(
+                "handOff to {template}: there is no such template: name an existing template, or create it"
+            ));
         }
     } else {
         lacks.push(no_right(template, of_template, &["get"]));

@@ -101,7 +101,7 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
         let why = if blocked {
             "the kubelet's start is blocked: what it waits for would block the next one too"
         } else {
-            "the probe's last word is too old, or the node cannot be reached"
+            "the probe's last report is too old, or the node cannot be reached"
         };
         of(kind, TriState::Unknown, Why::Stale, why)
     }));

@@ -35,7 +35,7 @@ pub(crate) fn leave_alone_but(node: &NodeContext<'_>, passed: &[&str]) -> Option
         return Some(why);
     }
     let first = view.exclusions.iter().filter(|one| !passed.contains(&one.as_str())).min()?;
-    Some(format!("node {} asks to be left alone: {first}", node.name))
+    Some(format!("node {} is excluded: {first}", node.name))
 }
 
 /// Why all remediation is suspended: a person has suspended it.

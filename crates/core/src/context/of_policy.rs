@@ -50,9 +50,7 @@ pub(crate) fn policy_stops(
         match policy.still_means(rule, fault, &node.around) {
             Applicability::Other(other) => {
                 let (other, rule) = (&other.name, &rule.name);
-                return Some(format!(
-                    "{what} is for rule {other} of policy {name} by now, which goes before rule {rule}"
-                ));
+                return Some(format!("{what} is for rule {other} of policy {name} by now, which precedes rule {rule}"));
             }
             Applicability::No(why) => {
                 return Some(format!("rule {} of policy {name} is not for {what} any more: {why}", rule.name));

@@ -46,7 +46,7 @@ pub(crate) fn of_node(node: &NodeContext<'_>) -> Option<String> {
     let name = node.name;
     if let Some(why) = node.command.and_then(|command| command.unreadable.as_ref()) {
         return Some(format!(
-            "NodeCommand {name} cannot be read ({why}): nothing is begun on that node until a version runs that can read it, or a \
+            "NodeCommand {name} cannot be read ({why}): nothing starts on that node until a version runs that can read it, or a \
              person has deleted it (kubectl delete nodecommand {name})"
         ));
     }
@@ -69,7 +69,7 @@ pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
     }
     let Some((name, remediation)) = node.unreadable else { return Ok(()) };
     let message = format!(
-        "remediation {name} has node {} and cannot be read by this version of the controller: nothing is begun there before a \
+        "remediation {name} has node {} and cannot be read by this version of the controller: nothing starts there before a \
          version runs that can read it, or a person has removed it ({})",
         node.name, remediation.why
     );

@@ -31,7 +31,7 @@ fn each_pod_has_its_fate() {
         (|p| p.is_ours = true, Fate::Stays, Fate::Stays),
         (|p| p.state = PodState::Terminating, Fate::Going, Fate::Going),
         (|p| p.is_back = true, back.clone(), back),
-        (|p| p.owner = Owner::Nobody, blocked("no controller makes it again (drain.force)"), Fate::Evict),
+        (|p| p.owner = Owner::Nobody, blocked("no controller recreates it; set drain.force to evict it"), Fate::Evict),
         (|p| p.has_empty_dir = true, blocked("it has data in an emptyDir (drain.deleteEmptyDirData)"), Fate::Evict),
     ];
     for (change, bare, forced) in cases {

@@ -33,7 +33,7 @@ pub(super) fn still_asked_for(cx: PolicyContext<'_>, rule: &Rule, fault: &Fault,
         }
         Applicability::Other(other) => {
             let message = format!(
-                "{} ({}) is for rule {} of policy {} by now, which goes before rule {}",
+                "{} ({}) is for rule {} of policy {} by now, which precedes rule {}",
                 fault.kind, fault.subject, other.name, policy.name, rule.name
             );
             Err(Block::new(BlockReason::NotConfirmed, &message))

@@ -95,14 +95,14 @@ pub(super) fn begin<'a>(
                     format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.by_whom())
                 });
                 let remediation =
-                    manual.refused(&said.unwrap_or_else(|| format!("not begun: {why}")), ctx.snapshot.now);
+                    manual.refused(&said.unwrap_or_else(|| format!("not started: {why}")), ctx.snapshot.now);
                 begun.effects.push(Effect::WriteRemediation(Box::new(remediation)));
             }
             No::Now(block) => {
                 first.insert(&manual.node, manual);
                 // The controller does not write every changed number. In an incident many requests wait, and the API server is
                 // busy.
-                let why = format!("waits to begin ({:?}): ", block.reason);
+                let why = format!("cannot start yet ({:?}): ", block.reason);
                 let message = format!("{why}{}", block.message());
                 if !manual.message.starts_with(&why) {
                     begun.effects.push(Effect::UpdateManualRequest {
@@ -147,7 +147,7 @@ fn start<'a>(
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
     }
     if busy.contains(node.name) {
-        let message = format!("a remediation of node {} is being brought to its end", node.name);
+        let message = format!("a remediation of node {} is ending", node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
     }
     exclusion::excluded(node)?;
@@ -166,8 +166,7 @@ fn start<'a>(
         let said =
             update.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
         let action = manual.manual.action.as_str();
-        let otherwise =
-            || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot be begun now", rule.name));
+        let otherwise = || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot start now", rule.name));
         return Err(Block::from(said.unwrap_or_else(otherwise)).into());
     }
     let said = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);

@@ -184,11 +184,11 @@ impl<'a> StormDetector<'a> {
         let what = if rises {
             let gone = match spread.gone {
                 0 => String::new(),
-                gone => format!(" ({gone} of them no more)"),
+                gone => format!(" ({gone} of them resolved)"),
             };
             format!(
-                "{} of {selected} nodes have a new {kind} within {within} min{gone}, a storm begins with {from}, or with {LEAST} that \
-                 have something in common: nothing is begun for it until no more come",
+                "{} of {selected} nodes have a new {kind} within {within} min{gone}, a storm starts at {from} nodes, or at {LEAST} that \
+                 have something in common: nothing starts for it until no more come",
                 spread.fresh()
             )
         } else {

@@ -77,7 +77,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
             // its start, decides.
             let grace = confirm.grace_period.saturating_mul(2);
             (
-                "a kubelet process has begun, but none has completed its start".to_owned(),
+                "a kubelet process has begun, but has not completed its start".to_owned(),
                 Confirmation { grace_period: grace, ..confirm },
             )
         }

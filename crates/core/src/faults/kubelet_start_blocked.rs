@@ -19,7 +19,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     pods_cannot_end: true,
     holds_up_pods: true,
     remedy: Remedy {
-        restart: |_| ByDaemon { kubelet: Err("its start would wait anew for what it waits for now"), ..NO_RESTART },
+        restart: |_| ByDaemon { kubelet: Err("its start would wait again for what it waits for now"), ..NO_RESTART },
         ..Remedy::USUAL
     },
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::Critical, SubjectKind::Kubelet)

@@ -40,8 +40,8 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NodeLimit {
-    /// Most actions in the name of this policy, for whichever faults. Cordon and Notify do not count. 1 to 100. Default
-    /// 20.
+    /// Most actions in the name of this policy, for whichever faults. Cordon, Taint and Notify do not count. 1 to 100.
+    /// Default 20.
     #[schemars(range(min = 1, max = 100))]
     pub max_actions: u32,
     /// Within this time: a duration from 1s to 24h. Default 1h. For a quarter of it, or for as long as the longest of the policy's rules

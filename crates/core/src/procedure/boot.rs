@@ -166,7 +166,7 @@ pub(super) fn observe(cluster: ClusterContext<'_>, node: &NodeContext<'_>, recor
     if let (true, Some(before), Some(booted)) = (is_begun, &record.boot_id, booted)
         && before != booted
     {
-        record.message = format!("the node has booted anew: its boot id was {before} and is {booted}");
+        record.message = format!("the node has rebooted: its boot id was {before} and is {booted}");
         record.state = StepState::Verifying;
         record.started_at.get_or_insert(now);
         record.executed_at = Some(now);

@@ -22,11 +22,11 @@ pub(crate) fn choose(node: &NodeContext<'_>) -> (Executor, &'static str) {
     };
     let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == TriState::True);
     if !works {
-        (Executor::Probe, "by the probe's word it is not known that the kubelet works")
+        (Executor::Probe, "the probe does not report that the kubelet works")
     } else if view.ready != TriState::True {
         (Executor::Probe, "the node is not Ready")
     } else if kubelet::unfinished(view, &report.kubelet).is_some() {
-        (Executor::Probe, "the kubelet's start has not come to an end")
+        (Executor::Probe, "the kubelet has not completed its start")
     } else if node.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime)) {
         (Executor::Probe, "the container runtime does not answer")
     } else {

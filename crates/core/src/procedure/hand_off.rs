@@ -196,7 +196,7 @@ fn view<'a>(ctx: ClusterContext<'a>, record: &StepRecord, then: jiff::Timestamp)
 fn failed(remediation: &Remediation, record: &StepRecord, view: &HandOffView) -> Option<String> {
     let object = remediation.cleanup.hand_off_of(&record.operation_id)?;
     if !view.exists {
-        return Some(format!("{object} is not there any more: somebody has deleted it"));
+        return Some(format!("{object} was deleted"));
     }
     (view.succeeded == TriState::False).then(|| format!("{object}: its remediator has failed: {}", view.message))
 }

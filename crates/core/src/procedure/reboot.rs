@@ -93,7 +93,7 @@ impl Procedure for Reboot {
             format!("; its probe reports boot id {reported:?}, its Node does not")
         });
         let (name, timeout) = (node.name, timeout.as_secs());
-        let why = format!("node {name} has not booted anew within {timeout}s: {}{back}", said(record));
+        let why = format!("node {name} has not rebooted within {timeout}s: {}{back}", said(record));
         Poll::End(StepState::TimedOut, why)
     }
 

@@ -63,7 +63,7 @@ fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, params: &
     let blocked = node.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::KubeletStart);
     if let (Daemon::Kubelet, Some(blocked)) = (daemon, blocked) {
         let message = format!(
-            "{} on {}: the kubelet is not restarted while its start is blocked, it would wait anew: {}",
+            "{} on {}: the kubelet is not restarted while its start is blocked, it would wait again: {}",
             fault.kind, node.name, blocked.fault.message
         );
         return Err(Block::new(BlockReason::RestartUnsafe, &message));

@@ -62,8 +62,8 @@ impl ActionResult {
             | Self::Gone { message }
             | Self::Refused { message, .. }
             | Self::Failed { message } => message,
-            Self::AlreadyCordoned => "already unschedulable, adopted nothing",
-            Self::AlreadyTainted => "somebody else's taint is there already, adopted nothing",
+            Self::AlreadyCordoned => "the node was already unschedulable; nothing changed",
+            Self::AlreadyTainted => "another owner's taint is already on the node; nothing changed",
             Self::Started => "",
         }
     }

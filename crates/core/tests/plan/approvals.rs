@@ -34,7 +34,7 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
 }
 
 #[test]
-fn a_yes_is_to_one_operation_only() {
+fn an_approval_is_for_one_operation_only() {
     let mut twice = asked(cont());
     twice.max_attempts = 2;
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice]);

@@ -31,7 +31,7 @@ fn a_node_is_cordoned_drained_and_then_repaired() {
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
     let done = drained(&world);
-    assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left that was to go"));
+    assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left to evict"));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     let left: Vec<&str> = world.nodes["n1"].workloads.iter().map(|one| one.pod.pod.name.as_str()).collect();
     assert_eq!(left, ["web-1"], "a DaemonSet's pod stays");

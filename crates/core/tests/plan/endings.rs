@@ -17,7 +17,7 @@ fn someone_elses_cordon_is_not_adopted() {
     world.run(secs(300));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     assert!(world.nodes["n1"].view.unschedulable, "it was cordoned before, it stays so");
-    assert_eq!(world.only_remediation().steps[0].message, "already unschedulable, adopted nothing");
+    assert_eq!(world.only_remediation().steps[0].message, "the node was already unschedulable; nothing changed");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
     assert_eq!((written.phase, written.is_live()), (Phase::Succeeded, false), "{}", written.message);
 }
 
-/// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing is begun.
+/// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing starts.
 #[test]
 fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);

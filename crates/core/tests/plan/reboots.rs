@@ -146,7 +146,7 @@ fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
     assert_eq!(world.did(), ["cordon", "command Reboot", "notify", "uncordon"]);
     let failed = record(&world);
     assert_eq!(failed.state, StepState::TimedOut);
-    assert!(failed.message.starts_with("node n1 has not booted anew within 600s: "), "{}", failed.message);
+    assert!(failed.message.starts_with("node n1 has not rebooted within 600s: "), "{}", failed.message);
     assert_eq!(world.only_remediation().faults[0].state, Resolution::Exhausted);
 }
 

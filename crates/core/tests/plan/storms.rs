@@ -85,7 +85,7 @@ fn what_is_resolved_as_fast_as_it_comes_is_a_storm_as_well() {
     }
     assert_eq!(resolved, 9, "with the tenth of forty within ten minutes it is one");
     let (reason, told) = blocked(&world.plan());
-    assert!(reason == BlockReason::Storm && told.contains("(9 of them no more)"), "{told}");
+    assert!(reason == BlockReason::Storm && told.contains("(9 of them resolved)"), "{told}");
     // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are resolved.
     pass(&mut world, secs(605));
     assert_eq!(world.remediations.values().filter(|remediation| remediation.is_open()).count(), 1);
@@ -268,7 +268,7 @@ fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
 }
 
 proptest! {
-    /// Whoever fell ill with what, and when: nothing is begun for a storm that rises, one node at a time for one that has
+    /// Whoever fell ill with what, and when: nothing starts for a storm that rises, one node at a time for one that has
     /// passed, and all others are resolved.
     #[test]
     fn nothing_is_begun_for_a_storm(ill in prop::collection::vec((0_usize..12, any::<bool>(), 0_u64..1200), 0..30)) {

@@ -76,7 +76,7 @@ fn somebody_elses_taint_with_our_key_is_not_adopted() {
         world.run(secs(300));
         let remediation = world.only_remediation();
         assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
-        assert_eq!(remediation.steps[0].message, "somebody else's taint is there already, adopted nothing");
+        assert_eq!(remediation.steps[0].message, "another owner's taint is already on the node; nothing changed");
         assert_eq!(view(&world).taints, [theirs].into(), "it was there before, it stays");
     }
 }

@@ -45,7 +45,9 @@ pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> an
     let bundles: Vec<Value> = serde_json::from_slice(&text).context("the answer of the probe's pod is not whole")?;
     if bundles.is_empty() {
         let of = fault.map_or_else(String::new, |fault| format!(" of {:?}", bounded(fault, 120)));
-        bail!("node {node} keeps no bundle{of}: nothing was confirmed since it booted, or what was has made room");
+        bail!(
+            "node {node} keeps no bundle{of}: no fault was confirmed since it booted, or newer bundles replaced the older ones"
+        );
     }
     Ok(bundles)
 }

@@ -256,8 +256,10 @@ impl Checker {
         let Some(last) = last else { return Ok(()) };
         let ago = Timestamp::now().duration_since(last);
         if ago.as_secs() < i64::try_from(KUBELET_AT_WORK.as_secs()).unwrap_or(i64::MAX) {
-            let message =
-                format!("something of pod {pod} was made {}s ago: the kubelet is at work on it", ago.as_secs());
+            let message = format!(
+                "the kubelet created an object of pod {pod} {}s ago and may still be working on it",
+                ago.as_secs()
+            );
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
         }
         Ok(())

@@ -109,7 +109,7 @@ pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, Log
 async fn open(socket: &Path, limit: Duration) -> Result<Conversation, LoginError> {
     let opened = within(limit, Conversation::open(socket, &mut BusStep::Connect)).await;
     let opened = opened.map_err(|_| LoginError::Silent(limit))??;
-    opened.map_err(|said| LoginError::Refused { what: "the bus greets nobody", said })
+    opened.map_err(|said| LoginError::Refused { what: "the bus refused the connection", said })
 }
 
 async fn ask(bus: &mut Conversation, member: &'static str, limit: Duration) -> Result<Vec<Value>, LoginError> {
@@ -137,7 +137,7 @@ async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, Logi
         return Err(odd("ListInhibitors: an answer of another kind"));
     };
     if usize::try_from(*count).ok().and_then(|count| count.checked_mul(VALUES)) != Some(locks.len()) {
-        return Err(odd("ListInhibitors: an answer that is not whole"));
+        return Err(odd("ListInhibitors: an incomplete answer"));
     }
     for lock in locks.chunks(VALUES) {
         let [Value::Text(what), Value::Text(who), Value::Text(why), Value::Text(how), _, Value::Number(pid)] = lock

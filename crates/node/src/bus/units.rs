@@ -146,7 +146,7 @@ impl From<Stop> for UnitError {
 
 async fn open(socket: &Path) -> Result<Conversation, UnitError> {
     let bus = Conversation::open(socket, &mut BusStep::Connect).await?;
-    bus.map_err(|said| UnitError::Refused { what: "the bus greets nobody", said })
+    bus.map_err(|said| UnitError::Refused { what: "the bus refused the connection", said })
 }
 
 async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitError> {

@@ -100,7 +100,7 @@ impl Version {
 
 impl Checker for Version {
     type Value = RuntimeSeen;
-    const NAME: &'static str = "version";
+    const NAME: &'static str = "runtime";
 
     fn slot(shared: &Shared) -> &Mutex<Slot<RuntimeSeen>> {
         &shared.version

@@ -43,7 +43,7 @@ pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newe
         if newest.elapsed() < STUCK {
             (StatusCode::OK, "ok")
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "nothing was judged for two minutes")
+            (StatusCode::SERVICE_UNAVAILABLE, "no diagnosis for two minutes")
         }
     };
     let metrics = move || async move {
@@ -71,7 +71,7 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
             );
         }
     }
-    gauge(&mut out, "nrh_probe_calls_in_flight", "Calls that are out now.");
+    gauge(&mut out, "nrh_probe_calls_in_flight", "Calls in flight.");
     for (collector, count) in &calls.out {
         line(&mut out, "nrh_probe_calls_in_flight", &[("collector", collector)], *count);
     }
@@ -85,7 +85,7 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
         line(&mut out, name, &[("collector", collector)], *seconds);
     }
     let name = "nrh_probe_kernel_records_total";
-    head(&mut out, "counter", name, "Records of the kernel's log that were read, or passed over since too many came.");
+    head(&mut out, "counter", name, "Records of the kernel's log that were read, or dropped because too many arrived.");
     line(&mut out, name, &[("outcome", "Read")], hints.read);
     line(&mut out, name, &[("outcome", "Dropped")], hints.dropped);
     head(
@@ -95,7 +95,7 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
         "Immediate checks because of a line in the kernel's log.",
     );
     line(&mut out, "nrh_probe_kernel_triggers_total", &[], hints.checks);
-    gauge(&mut out, "nrh_probe_faults", "Faults that stand, by type and state.");
+    gauge(&mut out, "nrh_probe_faults", "Current faults, by type and state.");
     let mut faults: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for fault in draft.iter().flat_map(|draft| &draft.status.faults) {
         *faults.entry((fault.kind.as_str(), format!("{:?}", fault.state))).or_default() += 1;
@@ -105,7 +105,7 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     }
     if let Some(draft) = draft {
         let name = "nrh_probe_evidence_bundles_total";
-        head(&mut out, "counter", name, "Bundles of evidence that were collected, by what came of them.");
+        head(&mut out, "counter", name, "Bundles of evidence that were collected, by outcome.");
         line(&mut out, name, &[("outcome", "Kept")], draft.bundles.kept);
         line(&mut out, name, &[("outcome", "Lost")], draft.bundles.lost);
         problems(&mut out, draft);

@@ -156,12 +156,12 @@ fn is_another(node: &Node, remediation: &Remediation) -> bool {
 fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) -> Release {
     let is_closed = nodes::view(node).unschedulable;
     if known.is_some_and(|remediation| is_another(node, remediation)) {
-        let why = "which is another machine than the one that was cordoned";
-        return mark_alone(node, is_closed, why, "since nobody here knows who has cordoned this one");
+        let why = "because another machine now has this name";
+        return mark_alone(node, is_closed, why, "because its cordon has an unknown owner");
     }
     if let Some(other) = others_cordon(node).filter(|_| is_closed) {
         let by = format!("since {other} has cordoned it");
-        return mark_alone(node, is_closed, "which was opened since and cordoned by somebody else", &by);
+        return mark_alone(node, is_closed, "because another client cordoned it again", &by);
     }
     if let Some(successor) = successor.filter(|_| is_closed) {
         return Release {
@@ -179,12 +179,12 @@ fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) ->
 /// not watch.
 fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
     let patch = json!({"metadata": without_mark(node)});
-    let what = format!("the mark of our cordon is off the node, {why}");
+    let what = format!("the annotation of our cordon was removed, {why}");
     if !is_closed {
         return Release { patch, event: Some(Kind::Uncordoned), what };
     }
     let name = node.name_any();
-    let what = format!("{what}; it stays unschedulable, {by}: kubectl uncordon {name} opens it");
+    let what = format!("{what}; it stays unschedulable, {by}; to make it schedulable: kubectl uncordon {name}");
     Release { patch, event: Some(Kind::ActionNotExecuted), what }
 }
 
@@ -210,7 +210,9 @@ fn without_mark(node: &Node) -> Value {
 fn put_back(node: &Node) -> (Value, String) {
     let metadata = without_mark(node);
     if let Some(mark) = nodes::maintained(node).first() {
-        let what = format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
+        let what = format!(
+            "the node stays unschedulable, without our annotation: {mark} shows that another tool maintains it"
+        );
         return (json!({"metadata": metadata}), what);
     }
     let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});

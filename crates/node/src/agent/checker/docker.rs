@@ -104,7 +104,7 @@ impl Checker {
             return Ok(());
         }
         let message = format!(
-            "process {pid} is Docker's, and the runtime of this node is {}: it is nobody's of the kubelet",
+            "process {pid} belongs to Docker, but the runtime of this node is {}: the kubelet does not manage it",
             seen.name
         );
         Err(Refusal::new(OutcomeReason::TargetChanged, bounded(&message, 256)))

@@ -39,7 +39,7 @@ impl Checker {
                     // A kubelet under another name can be healthy: the process table and systemd contradict each other.
                     (None, Some(unit)) if !unit.is_down() => {
                         return Err(Refusal::cannot_check(format!(
-                            "the kubelet's unit is {}, {} by systemd's word, and no process of it is seen",
+                            "the kubelet's unit is {}, {} in systemd, but no process of it runs",
                             unit.load,
                             unit.phrase()
                         )));

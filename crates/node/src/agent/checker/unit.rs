@@ -227,10 +227,10 @@ fn in_service(seen: &UnitSeen) -> Result<(), No> {
         (load, _) => return no(R::CheckFailed, &format!("cannot be loaded by systemd: {load}")),
     }
     if seen.active == "activating" && seen.sub == "auto-restart" {
-        return no(R::Protected, "is restarted by systemd again and again already");
+        return no(R::Protected, "is already in a systemd restart loop");
     }
     if seen.job != 0 || !["active", "failed", "inactive"].contains(&seen.active.as_str()) {
-        return no(R::KubeletBusy, &format!("is {}: systemd is at work on it", seen.phrase()));
+        return no(R::KubeletBusy, &format!("is {}: systemd is changing it", seen.phrase()));
     }
     Ok(())
 }
@@ -241,12 +241,12 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, pa
     let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
     let Some(Process { pid, .. }) = process else {
         if runs {
-            return no(R::CheckFailed, &format!("is {stands} by systemd's word, and no process of the {what} is seen"));
+            return no(R::CheckFailed, &format!("is {stands} in systemd, but no process of the {what} runs"));
         }
         return may_be_started(seen, params);
     };
     if !runs {
-        return no(R::CheckFailed, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
+        return no(R::CheckFailed, &format!("is {stands} in systemd, but process {pid} of the {what} runs"));
     }
     Ok(())
 }
@@ -257,11 +257,11 @@ fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
     if seen.active == "inactive" && !params.start_if_stopped {
         return no(
             OutcomeReason::Protected,
-            "was stopped by somebody; to start it all the same, set restart.startIfStopped in the step",
+            "a person stopped it; set restart.startIfStopped in the step to start it anyway",
         );
     }
     if params.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
-        let why = format!("is no unit that is to be started with the node: its file is {:?}", seen.file);
+        let why = format!("does not start at boot: its unit file is {:?}", seen.file);
         return no(OutcomeReason::Protected, &why);
     }
     Ok(())

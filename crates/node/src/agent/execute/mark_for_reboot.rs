@@ -96,7 +96,9 @@ pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -
         let said = format!("{path} requests a reboot until this command is withdrawn");
         done(command, &said)
     } else {
-        let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");
+        let said = format!(
+            "the node is not marked for a reboot: the executor that claimed the operation did not create {path}"
+        );
         failed(command, &said)
     })
 }

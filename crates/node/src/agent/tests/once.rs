@@ -8,7 +8,7 @@ use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::CONT;
 
 #[tokio::test]
-async fn two_collectors_released_at_once_signal_once() {
+async fn two_executors_started_together_signal_once() {
     for _ in 0..10 {
         let (node, sandbox) = (Node::new(), id());
         let shim = node.stage.shim(&sandbox);
@@ -51,7 +51,7 @@ async fn two_collectors_released_at_once_signal_once() {
 }
 
 #[tokio::test]
-async fn a_restarted_collector_is_told_what_came_of_it() {
+async fn a_restarted_executor_returns_the_stored_outcome() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     shim.stop();

@@ -56,7 +56,7 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     for _ in 0..3 {
         let again = daemons.execute(&command).await;
         refused(&again, OutcomeReason::AlreadyRebooted);
-        assert!(again.message.contains("to end boot boot, this is boot boot-2"), "{}", again.message);
+        assert!(again.message.contains("names boot boot, the current boot is boot-2"), "{}", again.message);
     }
     rebooted(&daemons, 1);
 }
