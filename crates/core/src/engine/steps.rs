@@ -142,7 +142,7 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
             (None, Some(block)) if block.awaits_check() => {
                 (StepState::Cancelled, "the probe did not check its node before it could start")
             }
-            // Every call for it failed: no node was asked. A node that goes down for a reboot may have been asked all the same.
+            // Every call for it failed: nobody was asked. A node that goes down for a reboot may have been asked all the same.
             (None, None) if is_unasked(record) => {
                 if let Some(step) = update.remediation.current_step_mut() {
                     step.reason = Some(OutcomeReason::RequestFailed);
@@ -167,9 +167,11 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
     }
 }
 
-/// Whether the node has not been asked to execute the step, as far as the controller knows.
+/// Whether nobody has been asked to execute the step, as far as the controller knows. A pod whose deletion went unseen is gone, and
+/// an object of a hand-off that was created unseen has been observed.
 fn is_unasked(record: &StepRecord) -> bool {
-    record.started_at.is_none() && record.executor != Executor::Controller && !record.action.ends_boot()
+    let shows = record.executor != Executor::Controller || record.action.resolves();
+    record.started_at.is_none() && shows && !record.action.ends_boot()
 }
 
 /// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or

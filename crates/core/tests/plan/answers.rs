@@ -7,10 +7,13 @@ use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::moment::since;
 use nrh_core::plan::{BlockReason, Effect, SelfHealing};
+use nrh_core::policy::Step;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, cordon, fault, hung, kill, notify, plugin, policy, rule};
+use crate::samples::{
+    backing_off, cont, cordon, delete_pod, fault, hand_off, hung, kill, notify, plugin, policy, rule,
+};
 use crate::world::{Chaos, ClearedBy, World, notification, reasons, secs};
 
 #[test]
@@ -161,16 +164,48 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
 /// Every call for a step failed, by an error that is no refusal: a webhook that is down, say.
 #[test]
 fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
-    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
-    for _ in 0..400 {
-        world.schedule();
-        world.tick(secs(5));
+    let pod = |steps: &[Step]| {
+        let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], steps)])], &["n1"]);
+        world.node("n1").pods.push(backing_off("n1", "agent-1"));
+        world
+    };
+    let worlds = [
+        World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]),
+        World::sick(plugin(), ClearedBy::Kill, &[hand_off("Fix"), kill(true), notify()]),
+        pod(&[delete_pod(), hand_off("Fix"), notify()]),
+    ];
+    for mut world in worlds {
+        for _ in 0..400 {
+            world.schedule();
+            world.tick(secs(5));
+        }
+        let steps = &world.only_remediation().steps;
+        let tried: Vec<_> = steps.iter().map(|step| step.step_index).collect();
+        // The notification's own calls fail too.
+        assert_eq!(tried[..4], [0, 0, 0, 2], "never the harsher step: {steps:?}");
+        assert!(!tried.contains(&1), "{tried:?}");
+        assert!(steps[0].is_refused_call(), "{:?}", steps[0]);
     }
-    let tried: Vec<_> = world.only_remediation().steps.iter().map(|step| step.step_index).collect();
-    // The notification's own calls fail too.
-    assert_eq!(tried[..4], [0, 0, 0, 2], "never the harsher step: {tried:?}");
-    assert!(!tried.contains(&1), "{tried:?}");
-    assert!(world.only_remediation().steps[0].is_refused_call(), "{:?}", world.only_remediation().steps[0]);
+}
+
+/// The controller could not read the answer of the API server, which did what it was asked for.
+#[test]
+fn what_was_done_unseen_is_no_failed_call() {
+    let mut deleted = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod(), notify()])])], &["n1"]);
+    deleted.node("n1").pods.push(backing_off("n1", "agent-1"));
+    deleted.schedule();
+    let mut successor = backing_off("n1", "agent-2");
+    (successor.waiting, successor.ready) = (Vec::new(), true);
+    deleted.node("n1").pods = vec![successor];
+    deleted.wait(40, 5);
+    let remediation = deleted.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Succeeded, StepState::Cancelled));
+
+    let mut handed = World::sick(plugin(), ClearedBy::HandOff, &[hand_off("Fix"), notify()]);
+    handed.disturbed_pass(&Chaos { failing: [3].into(), ..Chaos::default() });
+    handed.wait(1, 5);
+    let step = &handed.only_remediation().steps[0];
+    assert!(step.started_at.is_some() && !step.is_refused_call(), "{step:?}");
 }
 
 #[test]
