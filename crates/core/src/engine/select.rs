@@ -140,7 +140,16 @@ fn notify_only_reason(
     if remediation.is_some_and(|remediation| is_refused(open_fault, remediation)) {
         return Some("is refused by the API server");
     }
+    if remediation.is_some_and(|remediation| is_untriable(open_fault, remediation)) {
+        return Some("could not be tried");
+    }
     (step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
+}
+
+/// Whether the last tries came to nothing because nobody could check the node, or because it was busy.
+fn is_untriable(open_fault: &RemediationFault, remediation: &Remediation) -> bool {
+    let last = remediation.attempts_for(open_fault).rev().take(FREE_TRIES);
+    last.filter(|record| record.could_not_be_tried()).count() == FREE_TRIES
 }
 
 /// Whether the API server has refused the step in a row as often as the engine tries it.

@@ -8,7 +8,7 @@ use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::moment::since;
 use nrh_core::plan::{BlockReason, Effect, SelfHealing};
 use nrh_core::policy::Step;
-use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
+use nrh_core::remediation::{ActionResult, Executor, Phase, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{
@@ -261,8 +261,13 @@ fn no_answer_ends_the_attempt() {
 
 #[test]
 fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
-    for reason in [OutcomeReason::TargetChanged, OutcomeReason::CheckFailed, OutcomeReason::KubeletBusy] {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+    // What could not be tried is followed by a notification alone.
+    for (reason, tried) in [
+        (OutcomeReason::TargetChanged, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]),
+        (OutcomeReason::CheckFailed, vec![0, 0, 0, 0, 0, 2]),
+        (OutcomeReason::KubeletBusy, vec![0, 0, 0, 0, 0, 2]),
+    ] {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.node("n1").job_starts = false;
         for _ in 0..400 {
             world.pass();
@@ -282,8 +287,10 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
             world.tick(secs(5));
         }
         let remediation = world.remediations.values().next().unwrap();
-        assert_eq!(remediation.steps.len(), 5, "{reason:?}");
-        assert!(remediation.steps.iter().all(|step| step.state == StepState::Refused));
+        let steps = &remediation.steps;
+        assert_eq!(steps.iter().map(|step| step.step_index).collect::<Vec<_>>(), tried, "{reason:?}: {steps:?}");
+        let is_refused = |step: &StepRecord| step.state == StepState::Refused || step.action.notifies();
+        assert!(steps.iter().all(is_refused), "{steps:?}");
         assert_eq!(remediation.phase, Phase::Failed);
     }
 }
