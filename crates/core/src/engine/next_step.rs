@@ -203,8 +203,8 @@ fn reserve(cx: PolicyContext<'_>, update: &mut RemediationUpdate, mut record: St
     update.remediation.steps.push(record);
 }
 
-/// Skips a step that is blocked for longer than the block timeout. After a step that waits for its window, for the node's action
-/// limit or for a check of the node, or whose rule is ambiguous, only notifications follow.
+/// Skips a step that is blocked for longer than the block timeout. Where the block says nothing about the step, only notifications
+/// follow.
 fn skip_blocked_step(
     cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
@@ -217,7 +217,7 @@ fn skip_blocked_step(
     let reason = block.awaits_check().then_some(OutcomeReason::CheckFailed);
     record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()), reason);
     open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
-    if block.waits_for_window() || block.awaits_check() || block.is_ambiguous() {
+    if block.is_no_verdict() {
         open_fault.step_index = rule.next_notify_step(open_fault.step_index);
     }
     replace(&mut update.remediation, open_fault);

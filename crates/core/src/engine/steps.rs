@@ -129,19 +129,12 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
     let (age, unpaid) = (since(now, record.scheduled_at), update.slot.require().err());
     if age >= cx.settings.answer_within {
         let against = again.err().filter(|_| record.started_at.is_none());
-        // Nobody tries a step while its slot is not stored, while its window is closed, while its node is not checked, or while it is
-        // unknown which rule the fault belongs to. Such a step costs no attempt, and no harsher step follows it.
+        // Nobody tries a step while its slot is not stored, or while nobody knows enough. Such a step costs no attempt, and no harsher
+        // step follows it.
+        let against = against.as_ref();
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
-            (None, Some(block)) if block.is_ambiguous() => {
-                (StepState::Cancelled, "nobody knew in time whether its rule applies to the fault")
-            }
-            (None, Some(block)) if block.waits_for_window() => {
-                (StepState::Cancelled, "its window closed, or its node reached limits.perNode, before it started")
-            }
-            (None, Some(block)) if block.awaits_check() => {
-                (StepState::Cancelled, "the probe did not check its node before it could start")
-            }
+            (None, Some(block)) if block.is_no_verdict() => (StepState::Cancelled, block.message()),
             // Every call for it failed: nobody was asked. A node that goes down for a reboot may have been asked all the same.
             (None, None) if is_unasked(record) => {
                 if let Some(step) = update.remediation.current_step_mut() {

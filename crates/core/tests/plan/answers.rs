@@ -526,6 +526,34 @@ fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_repo
     }
 }
 
+/// For a while nobody knows whether the fault is still there, or the probe's check of itself fails.
+#[test]
+fn what_nobody_may_try_for_a_while_uses_up_no_step() {
+    type Change = fn(&mut World, bool);
+    let clearing: Change = |world, is| {
+        let state = if is { FaultState::Clearing } else { FaultState::Confirmed };
+        world.node("n1").sick[0].fault.state = state;
+    };
+    let disabled: Change = |world, is| world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = !is;
+    for (change, told) in [(clearing, vec![]), (disabled, vec!["notify"])] {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
+        world.schedule();
+        change(&mut world, true);
+        world.node("n1").send();
+        let mut forever = world.clone();
+        world.live(60, 5);
+        change(&mut world, false);
+        world.node("n1").send();
+        world.run(secs(300));
+        assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{:?}", world.only_remediation());
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+
+        forever.live(240, 5);
+        assert_eq!(forever.did(), told, "{:?}", forever.only_remediation());
+        assert!(forever.only_remediation().steps.iter().all(|step| step.step_index != 1));
+    }
+}
+
 #[test]
 fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
     let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
