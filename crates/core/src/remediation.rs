@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::OutcomeReason;
 use super::fault::FaultType;
-use super::policy::{ActionType, Mode};
+use super::policy::{ActionType, Mode, Step};
 use super::taint::TaintEffect;
 use super::text;
 
@@ -265,10 +265,16 @@ impl Remediation {
         self.faults.iter().find(|fault| fault.id == id)
     }
 
-    /// The attempts at the present step of one of its faults, in order.
-    pub fn attempts_for(&self, fault: &RemediationFault) -> impl DoubleEndedIterator<Item = &StepRecord> {
-        let (id, step_index) = (fault.id.clone(), fault.step_index);
-        self.steps.iter().filter(move |record| record.fault_id == id && record.step_index == step_index)
+    /// The attempts at the present step of one of its faults, in order. Those at another step, which stood at this place before the policy
+    /// changed, do not count.
+    pub fn attempts_for<'r>(
+        &'r self,
+        fault: &'r RemediationFault,
+        step: &'r Step,
+    ) -> impl DoubleEndedIterator<Item = &'r StepRecord> {
+        let of_fault = move |record: &&'r StepRecord| record.fault_id == fault.id;
+        let here = self.steps.iter().filter(of_fault).filter(move |record| record.step_index == fault.step_index);
+        here.filter(move |record| step.action.is_recorded_as(&record.action))
     }
 
     /// The attempt of this operation.
