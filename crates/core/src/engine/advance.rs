@@ -106,23 +106,27 @@ fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
 fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+    let (now, max_age) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let current = remediation.current_step().map(|step| step.fault_id.clone());
-    let mut resolved = Vec::new();
-    for fault in &remediation.faults {
+    let (steps, mut said) = (&remediation.steps, None);
+    for fault in &mut remediation.faults {
         if fault.state == Resolution::Resolved || current.as_deref() == Some(fault.id.as_str()) {
             continue;
         }
-        let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
-        if node.clear_check(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
-            resolved.push((fault.id.clone(), fault.kind, after.is_some()));
+        let after = steps.iter().filter(|step| step.fault_id == fault.id).filter_map(|step| step.executed_at).max();
+        if node.clear_check(fault, after, now, max_age) != ClearCheck::Clean {
+            continue;
         }
+        if fault.state == Resolution::Exhausted {
+            // It has outlasted its steps: none of them has resolved it.
+            fault.clear_since.get_or_insert(now);
+        }
+        fault.state = Resolution::Resolved;
+        let how = if after.is_some() { "is gone now" } else { "recovered by itself" };
+        said = Some(format!("{} {how}", fault.kind));
     }
-    for (id, kind, was_acted_on) in resolved {
-        if let Some(fault) = remediation.fault_mut(&id) {
-            fault.state = Resolution::Resolved;
-        }
-        let how = if was_acted_on { "is gone now" } else { "recovered by itself" };
-        remediation.say(&format!("{kind} {how}"));
+    if let Some(said) = said {
+        remediation.say(&said);
     }
 }
 

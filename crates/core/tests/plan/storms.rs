@@ -295,6 +295,23 @@ fn what_joins_an_open_remediation_obeys_the_ramp() {
     assert!(most > 1, "it has grown: {most}");
 }
 
+/// What goes after its last step has failed was not resolved by that step.
+#[test]
+fn what_outlasts_its_steps_is_no_cure() {
+    let again = Step { max_attempts: 2, cooldown: secs(900), ..cont() };
+    let again = rule("again", &[FaultType::NetworkPluginHung], &[again]);
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()]), again])], &["n1"]);
+    world.infect("n1", plugin(), None);
+    world.infect("n1", hung("log"), None);
+    let is_given_up = |world: &World| world.remediations.values().any(|one| one.given_up().next().is_some());
+    world.until(secs(900), "given up", is_given_up);
+    world.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::HungContainer);
+    world.wait(3, 5);
+    let remediation = world.only_remediation();
+    let fault = remediation.faults.iter().find(|fault| fault.kind == FaultType::HungContainer).unwrap();
+    assert!(remediation.is_open() && fault.outlasted_its_steps() && !fault.is_cured(), "{remediation:?}");
+}
+
 proptest! {
     /// Whoever fell ill with what, and when: nothing is begun for a storm that rises, one node at a time for one that has
     /// passed, and all others are resolved.
