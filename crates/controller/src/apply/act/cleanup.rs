@@ -271,8 +271,10 @@ mod tests {
             |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
         assert!(frees(condition("False")));
         assert!(!frees(condition("True")));
-        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
-        assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})));
+        for key in ["karpenter.sh/disrupted", "medik8s.io/drain"] {
+            let taint = json!({"key": key, "effect": "NoSchedule"});
+            assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})), "{key}");
+        }
         let Release { patch, event, what } = put_back(&node(&condition("True")));
         assert_eq!(event, Some(Kind::ActionNotExecuted), "it is not uncordoned");
         assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
