@@ -325,16 +325,18 @@ impl Remediation {
 
     /// When something was last done in it.
     pub fn last_activity(&self) -> Timestamp {
-        self.steps.iter().filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
+        self.latest(|_| true)
     }
 
     /// When anything was last begun in it, or waited for in vain: a step that was passed over is none.
     pub fn last_touched(&self) -> Timestamp {
-        let is_begun = |step: &&StepRecord| {
-            step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut
-        };
-        let begun = self.steps.iter().filter(is_begun);
-        begun.filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
+        self.latest(|step| step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut)
+    }
+
+    /// The end of its latest attempt that counts, or its own beginning.
+    fn latest(&self, is_counted: impl Fn(&StepRecord) -> bool) -> Timestamp {
+        let counted = self.steps.iter().filter(|step| is_counted(step));
+        counted.filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
     }
 
     /// Whether a step is under way or a fault still to be resolved.
