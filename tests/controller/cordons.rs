@@ -57,6 +57,24 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
     assert_eq!((world.phases().len(), status()), (1, before), "its record is about the machine before");
 }
 
+/// Another tool takes the node out of service meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stays_cordoned_for_others_is_not_told_to_be_uncordoned() {
+    let world = world(&json!({"action": "Cordon"}));
+    let _replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("cordoned", || !mark(&world, CORDONED_BY).is_null()).await;
+    world.api.change("nodes", "w1", |node| {
+        node["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    });
+    world.until("our mark is off", || mark(&world, CORDONED_BY).is_null()).await;
+    world
+        .until("a person is notified", || !warned(&world, "kubectl uncordon w1 makes it schedulable").is_empty())
+        .await;
+    assert_eq!(node(&world)["spec"]["unschedulable"], true);
+    assert!(world.api.list("events").iter().all(|event| event["reason"] != "Uncordoned"));
+}
+
 /// By an admission webhook, say, or since rights were taken away.
 #[tokio::test(start_paused = true)]
 async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_end() {

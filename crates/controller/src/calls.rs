@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use nrh_api::CONTROLLER_MANAGER;
@@ -150,6 +151,24 @@ impl Calls {
         K::DynamicType: Default,
     {
         Api::namespaced(self.reads.clone(), namespace)
+    }
+
+    /// Reads the cluster-scoped object of this name, if it exists.
+    pub async fn find<K>(&self, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api = self.read::<K>();
+        bounded_opt(|| format!("reading {} {name}", K::kind(&())), api.get(name)).await
+    }
+
+    /// Reads the object of this name in a namespace, if it exists.
+    pub async fn find_in<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api = self.read_in::<K>(namespace);
+        bounded_opt(|| format!("reading {} {namespace}/{name}", K::kind(&())), api.get(name)).await
     }
 
     /// Writes cluster-scoped objects.

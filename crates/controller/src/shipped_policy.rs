@@ -6,12 +6,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
 use super::calls::post_params;
-use nrh_api::{LEDGER_NAME, RemediationPolicy, SYSTEM_NAMESPACE};
+use nrh_api::RemediationPolicy;
 
 /// The policy as it stands in `config/policies/dry-run`.
 pub const YAML: &str = include_str!("../../../config/policies/dry-run/policy.yaml");
@@ -36,19 +35,15 @@ pub enum Error {
     Policy(#[from] serde_json::Error),
 }
 
-/// Creates the policy if this is the first start in this cluster: there is no ledger yet, and no policy of any name.
-/// Returns its name where it was created.
+/// Creates the policy if this is the first start in this cluster: there is no policy of any name. Returns its name where it was
+/// created.
 ///
-/// To be called by the leader, before it makes its ledger. Nothing depends on its success.
+/// To be called by the leader where there is no ledger yet, before it makes one. Nothing depends on its success.
 pub async fn create_at_first_start(client: Client) -> Result<Option<String>, Error> {
     tokio::time::timeout(DEADLINE, create(client)).await.map_err(|_| Error::Timeout)?
 }
 
 async fn create(client: Client) -> Result<Option<String>, Error> {
-    let ledgers: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    if ledgers.get_metadata_opt(LEDGER_NAME).await?.is_some() {
-        return Ok(None);
-    }
     let policies: Api<RemediationPolicy> = Api::all(client);
     if !policies.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {
         return Ok(None);

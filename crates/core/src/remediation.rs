@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::OutcomeReason;
 use super::fault::FaultType;
-use super::policy::{ActionType, Mode};
+use super::policy::{ActionType, Mode, Step};
 use super::taint::TaintEffect;
 use super::text;
 
@@ -265,10 +265,16 @@ impl Remediation {
         self.faults.iter().find(|fault| fault.id == id)
     }
 
-    /// The attempts at the present step of one of its faults, in order.
-    pub fn attempts_for(&self, fault: &RemediationFault) -> impl DoubleEndedIterator<Item = &StepRecord> {
-        let (id, step_index) = (fault.id.clone(), fault.step_index);
-        self.steps.iter().filter(move |record| record.fault_id == id && record.step_index == step_index)
+    /// The attempts at the present step of one of its faults, in order. Those at another step, which stood at this place before the policy
+    /// changed, do not count.
+    pub fn attempts_for<'r>(
+        &'r self,
+        fault: &'r RemediationFault,
+        step: &'r Step,
+    ) -> impl DoubleEndedIterator<Item = &'r StepRecord> {
+        let of_fault = move |record: &&'r StepRecord| record.fault_id == fault.id;
+        let here = self.steps.iter().filter(of_fault).filter(move |record| record.step_index == fault.step_index);
+        here.filter(move |record| step.action.is_recorded_as(&record.action))
     }
 
     /// The attempt of this operation.
@@ -319,16 +325,18 @@ impl Remediation {
 
     /// When something was last done in it.
     pub fn last_activity(&self) -> Timestamp {
-        self.steps.iter().filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
+        self.latest(|_| true)
     }
 
     /// When anything was last begun in it, or waited for in vain: a step that was passed over is none.
     pub fn last_touched(&self) -> Timestamp {
-        let is_begun = |step: &&StepRecord| {
-            step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut
-        };
-        let begun = self.steps.iter().filter(is_begun);
-        begun.filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
+        self.latest(|step| step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut)
+    }
+
+    /// The end of its latest attempt that counts, or its own beginning.
+    fn latest(&self, is_counted: impl Fn(&StepRecord) -> bool) -> Timestamp {
+        let counted = self.steps.iter().filter(|step| is_counted(step));
+        counted.filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
     }
 
     /// Whether a step is under way or a fault still to be resolved.

@@ -75,7 +75,7 @@ pub struct PolicyStep {
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
     /// How often the step may be tried for one fault. 1 to 5. Default 1. A request that the API server rejects changes
-    /// nothing and costs no attempt; after three of them the next step follows.
+    /// nothing and costs no attempt; after three of them no further step but Notify follows.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 5))]
     pub max_attempts: u32,

@@ -14,9 +14,9 @@ use nrh_core::snapshot::{NodeView, Snapshot, TriState};
 use nrh_core::taint::{KeyedTaint, TAINT_KEY, TaintMark};
 use nrh_core::text::bounded;
 
-/// Taints by which autoscalers mark a node for removal.
-const REMOVAL_TAINTS: [&str; 3] =
-    ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
+/// Taints by which autoscalers mark a node for removal, and medik8s marks a node in maintenance.
+const REMOVAL_TAINTS: [&str; 4] =
+    ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption", "medik8s.io/drain"];
 /// Conditions by which Kubernetes reports maintenance of the node (KEP-5683).
 const LIFECYCLE_CONDITIONS: [&str; 4] =
     ["MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress", "GracefulNodeShutdownInProgress"];
@@ -223,6 +223,7 @@ mod tests {
             "metadata": {"name": "w1", "labels": {EXCLUDE_LABEL: ""}, "annotations": {CORDON_ANNOTATION: "e1"}},
             "spec": {"unschedulable": true, "taints": [
                 {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"},
+                {"key": "medik8s.io/drain", "effect": "NoSchedule"},
                 {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
             "status": {"conditions": [{"type": "MaintenanceInProgress", "status": "True"},
                                       {"type": "DrainInProgress", "status": "False"}]}})));
@@ -231,6 +232,7 @@ mod tests {
             [
                 "label remediation.medik8s.io/exclude-from-remediation",
                 "taint ToBeDeletedByClusterAutoscaler",
+                "taint medik8s.io/drain",
                 "condition MaintenanceInProgress"
             ]
         );

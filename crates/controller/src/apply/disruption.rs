@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::preflight::PreflightRequest;
 use super::{Applier, ApplyError};
-use crate::calls::{DEADLINE, bounded, bounded_opt};
+use crate::calls::{DEADLINE, bounded};
 use nrh_api::view::pods;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, OutcomeReason};
@@ -96,8 +96,7 @@ impl Applier {
     ) -> Result<Option<ActionResult>, ApplyError> {
         let Some(asked) = self.asked_of(request, order) else { return Ok(None) };
         let pod = &asked.pod;
-        let api = self.calls.read_in::<Pod>(&pod.namespace);
-        let read = bounded_opt(|| format!("reading Pod {pod}"), api.get(&pod.name)).await?;
+        let read = self.calls.find_in::<Pod>(&pod.namespace, &pod.name).await?;
         let Some(found) = read.filter(|found| pods::names(found).any(|name| name == *pod)) else { return Ok(None) };
         // A pod that is being deleted already uses no further disruption.
         if found.metadata.deletion_timestamp.is_some() {

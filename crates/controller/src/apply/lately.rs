@@ -14,7 +14,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
-use crate::calls::{CallError, Calls, DEADLINE, bounded_opt};
+use crate::calls::{CallError, Calls, DEADLINE};
 use nrh_api::view::guard::Guarded;
 use nrh_api::{CONFIG_NAME, LEDGER_NAME, NodeRemediation, RemediationConfig, RemediationPolicy, SYSTEM_NAMESPACE};
 
@@ -69,8 +69,7 @@ impl Lately {
         if let Some((_, remediation)) = written.filter(|(sent, _)| is_fresh(*sent, Instant::now())) {
             return Ok(Some(remediation));
         }
-        let api = calls.read::<NodeRemediation>();
-        bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await
+        calls.find(name).await
     }
 
     /// The current version of the ledger, if it exists. The read always starts after the caller asked. Callers that wait for each
@@ -88,8 +87,8 @@ impl Lately {
                 return Ok(version.clone());
             }
             let asked = Instant::now();
-            let api = calls.read_in::<ConfigMap>(SYSTEM_NAMESPACE);
-            let version = bounded_opt(what, api.get(LEDGER_NAME)).await?.and_then(|map| map.resource_version());
+            let map = calls.find_in::<ConfigMap>(SYSTEM_NAMESPACE, LEDGER_NAME).await?;
+            let version = map.and_then(|map| map.resource_version());
             *known = Some((asked, version.clone()));
             Ok(version)
         };
@@ -122,7 +121,7 @@ where
             return Ok(found.clone());
         }
         *known = None;
-        let found = bounded_opt(what, calls.read::<K>().get(name)).await?;
+        let found = calls.find::<K>(name).await?;
         *known = Some((now, found.clone()));
         Ok(found)
     };

@@ -14,7 +14,6 @@ use crate::cache::State;
 use crate::cache::fold::Ingest;
 use crate::cache::guard::Guardable;
 use crate::cache::versions::version_of;
-use crate::calls::bounded_opt;
 use nrh_api::view::guard::Guarded;
 use nrh_api::view::pods;
 use nrh_api::{
@@ -178,9 +177,7 @@ impl Applier {
     where
         K: Guardable + Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned,
     {
-        let api = self.calls.read::<Guarded<K>>();
-        let found = bounded_opt(|| format!("reading {} {name}", K::KIND), api.get(name)).await?;
-        match found.map(|found| found.0) {
+        match self.calls.find::<Guarded<K>>(name).await?.map(|found| found.0) {
             None => Ok(None),
             Some(Ok(object)) => Ok(Some(object)),
             Some(Err(bad)) => {
@@ -194,8 +191,7 @@ impl Applier {
     /// Reads the named pod. A pod of the same name with another uid is its successor: the named one is gone.
     async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<(PodRef, Option<Pod>)>, ApplyError> {
         let Some(named) = named else { return Ok(None) };
-        let api = self.calls.read_in::<Pod>(&named.namespace);
-        let pod = bounded_opt(|| format!("reading pod {named}"), api.get(&named.name)).await?;
+        let pod = self.calls.find_in::<Pod>(&named.namespace, &named.name).await?;
         let pod = pod.filter(|pod| pods::names(pod).any(|name| name == named));
         Ok(Some((named, pod)))
     }
@@ -203,10 +199,9 @@ impl Applier {
     async fn read_again(&self, request: PreflightRequest<'_>, policy: &str) -> Result<Read, ApplyError> {
         let PreflightRequest { remediation, operation, node, gives_command, .. } = request;
         let (calls, pod) = (&self.calls, self.pod_to_read(remediation, operation));
-        let reports = calls.read::<NodeRuntimeHealth>();
         let all = async {
             Ok(futures::try_join!(
-                bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
+                calls.find::<NodeRuntimeHealth>(node),
                 self.lately.policy(calls, policy),
                 self.lately.config(calls),
                 self.lately.remediation(calls, remediation),

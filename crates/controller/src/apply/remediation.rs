@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{Applier, ApplyError};
 use crate::cache::RemediationRow;
 use crate::cache::fold::Ingest;
-use crate::calls::{CallError, bounded, bounded_opt, delete_params, our_label, patch_params, post_params};
+use crate::calls::{CallError, bounded, delete_params, our_label, patch_params, post_params};
 use nrh_api::condition::condition;
 use nrh_api::convert::{remediation_spec, remediation_status};
 use nrh_api::view::guard::Guarded;
@@ -173,8 +173,7 @@ impl Applier {
             return true;
         }
         // A remediation that this version cannot read exists, too.
-        let api = self.calls.read::<Guarded<NodeRemediation>>();
-        match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
+        match self.calls.find::<Guarded<NodeRemediation>>(name).await {
             Ok(Some(object)) => {
                 object.fold(&mut self.cache.lock(), Instant::now());
                 false

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::daemon_sets::DaemonSetRow;
 use super::{Cache, State};
-use crate::calls::{CallError, Calls, bounded, bounded_opt};
+use crate::calls::{CallError, Calls, bounded};
 use crate::clock::Clock;
 use crate::leader::Leadership;
 use nrh_api::view::guard::Guarded;
@@ -209,8 +209,7 @@ async fn read(calls: &Calls, subject: &Subject, asked: Asked) -> Result<Found, C
     let mut found = Found::default();
     let (api, params, what) = match subject {
         Subject::Pod(pod) => {
-            let api = calls.read_in::<Guarded<Pod>>(&pod.namespace);
-            let read = bounded_opt(|| format!("reading pod {pod}"), api.get(&pod.name)).await?;
+            let read = calls.find_in::<Guarded<Pod>>(&pod.namespace, &pod.name).await?;
             if let Some(same) = read.filter(|read| read.meta().uid.as_deref() == Some(pod.uid.as_str())) {
                 found.note(same, subject, asked.wall);
             }

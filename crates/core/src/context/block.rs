@@ -16,13 +16,20 @@ pub(crate) struct Block {
     pub reason: BlockReason,
     message: String,
     until: Option<Duration>,
+    is_of_node: bool,
 }
 
 impl Block {
     /// A block that lasts until something happens. The message must not contain ages: the controller writes it to objects, and an
     /// age would change it in every pass.
     pub fn new(reason: BlockReason, message: &str) -> Self {
-        Self { reason, message: bounded(message, MAX_LINE), until: None }
+        Self { reason, message: bounded(message, MAX_LINE), until: None, is_of_node: false }
+    }
+
+    /// Marks the block as one of the node as a whole, whatever the step is.
+    pub const fn of_node(mut self) -> Self {
+        self.is_of_node = true;
+        self
     }
 
     /// The message of the block.
@@ -40,9 +47,16 @@ impl Block {
         matches!(self.reason, BlockReason::PodUnknown | BlockReason::RuleAmbiguous)
     }
 
-    /// Whether the step may run at another time and nothing else blocks it. No harsher step replaces such a step.
+    /// Whether the step may run at another time and nothing else blocks it.
     pub const fn waits_for_window(&self) -> bool {
         matches!(self.reason, BlockReason::OutsideWindow | BlockReason::NodeLimit)
+    }
+
+    /// Whether the block says nothing about the step: nobody could try it, or nobody knew enough about the fault. Such a step costs no
+    /// attempt, and no harsher step replaces it.
+    pub fn is_no_verdict(&self) -> bool {
+        let is_unconfirmed = self.reason == BlockReason::NotConfirmed;
+        self.is_of_node || is_unconfirmed || self.waits_for_window() || self.awaits_check() || self.is_ambiguous()
     }
 
     /// Whether a wait of that length is useless: the node has reached its limit, and the limit lasts longer.

@@ -64,5 +64,5 @@ pub(crate) fn may_be_touched(node: &NodeContext<'_>, kind: FaultType) -> Result<
         "{kind} on {}: no action is executed on this node, since actions are disabled there (--allow-actions is off, or the self-check of its probe failed)",
         node.name
     );
-    Err(Block::new(BlockReason::ActionsDisabled, &message))
+    Err(Block::new(BlockReason::ActionsDisabled, &message).of_node())
 }

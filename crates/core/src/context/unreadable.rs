@@ -65,7 +65,7 @@ pub(crate) fn is_frozen(node: &NodeContext<'_>) -> bool {
 /// Whether anything may start on the node.
 pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
     if let Some(why) = of_node(node) {
-        return Err(Block::new(BlockReason::ActionsDisabled, &why));
+        return Err(Block::new(BlockReason::ActionsDisabled, &why).of_node());
     }
     let Some((name, remediation)) = node.unreadable else { return Ok(()) };
     let message = format!(
@@ -73,7 +73,7 @@ pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
          version runs that can read it, or a person has removed it ({})",
         node.name, remediation.why
     );
-    Err(Block::new(BlockReason::ActionsDisabled, &message))
+    Err(Block::new(BlockReason::ActionsDisabled, &message).of_node())
 }
 
 /// The blocks to report for the nodes, whether or not a node has a fault.

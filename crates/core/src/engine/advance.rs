@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use super::scope::{self, Scope};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, approval, attempt, cause, cleanup, ending, next_step, stabilization, steps};
+use super::{
+    Ctx, PolicyContext, approval, attempt, cause, cleanup, ending, next_step, readiness, stabilization, steps,
+};
 use crate::budget::Slots;
-use crate::context::{Block, ClearCheck, NodeContext, evidence, of_policy};
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, evidence, of_policy};
 use crate::fault::{FaultState, FaultType};
 use crate::plan::BlockReason;
 use crate::policy::{Rule, RuleMatch};
@@ -104,101 +106,106 @@ fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
 fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+    let (now, max_age) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let current = remediation.current_step().map(|step| step.fault_id.clone());
-    let mut resolved = Vec::new();
-    for fault in &remediation.faults {
+    let (steps, mut said) = (&remediation.steps, None);
+    for fault in &mut remediation.faults {
         if fault.state == Resolution::Resolved || current.as_deref() == Some(fault.id.as_str()) {
             continue;
         }
-        let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
-        if node.clear_check(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
-            resolved.push((fault.id.clone(), fault.kind, after.is_some()));
+        let after = steps.iter().filter(|step| step.fault_id == fault.id).filter_map(|step| step.executed_at).max();
+        if node.clear_check(fault, after, now, max_age) != ClearCheck::Clean {
+            continue;
         }
+        if fault.state == Resolution::Exhausted {
+            // It has outlasted its steps: none of them has resolved it.
+            fault.clear_since.get_or_insert(now);
+        }
+        fault.state = Resolution::Resolved;
+        let how = if after.is_some() { "is gone now" } else { "recovered by itself" };
+        said = Some(format!("{} {how}", fault.kind));
     }
-    for (id, kind, was_acted_on) in resolved {
-        if let Some(fault) = remediation.fault_mut(&id) {
-            fault.state = Resolution::Resolved;
-        }
-        let how = if was_acted_on { "is gone now" } else { "recovered by itself" };
-        remediation.say(&format!("{kind} {how}"));
+    if let Some(said) = said {
+        remediation.say(&said);
     }
 }
 
 /// Adds confirmed faults of the node that are not in the remediation yet, or have come back.
 fn join(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slots) {
-    let scope = cx.scope();
-    let selects = cx.node.policies.iter().any(|selecting| selecting.name == cx.policy.name);
     for seen in cx.node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
-        let id = seen.fault.id.as_str();
-        match update.remediation.fault(id).map(|fault| fault.state) {
-            Some(Resolution::Open) => continue,
-            Some(Resolution::Exhausted) => {
-                let is_fresh = evidence::require_fresh(cx.node, seen, cx.cluster).is_ok();
-                let how =
-                    if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
-                let message =
-                    format!("{} ({}): no step is left {how}; a person is needed", seen.fault.kind, seen.fault.subject);
-                update.block(id, Block::new(BlockReason::StepsExhausted, &message));
-                continue;
-            }
-            Some(Resolution::Resolved) | None => {}
-        }
-        if !selects {
-            // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
-            let message = format!(
-                "{} ({}): policy {} does not select node {} any more; its remediation {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, cx.policy.name, cx.node.name, update.remediation.name
-            );
-            update.block(id, Block::new(BlockReason::LowerUrgency, &message));
+        let (id, kind) = (seen.fault.id.as_str(), seen.fault.kind);
+        if update.remediation.fault(id).is_some_and(|fault| fault.state == Resolution::Open) {
             continue;
         }
-        let other = cx.node.policy_for(&seen.fault).filter(|other| other.name != cx.policy.name);
-        if let Some((other, RuleMatch::Perhaps(rule, lack))) =
-            other.map(|other| (other, cx.node.rule_of(other, &seen.fault)))
-        {
-            update.block(id, of_policy::uncertain(other, rule, &seen.fault, &lack));
-            continue;
-        }
-        if let Some(other) = other {
-            let message = format!(
-                "{} ({}) is for policy {}; remediation {} of policy {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, other.name, update.remediation.name, cx.policy.name
-            );
-            update.block(id, Block::new(BlockReason::LowerUrgency, &message));
-            continue;
-        }
-        match cause::judge(cx, seen).and_then(|rule| not_blocked(cx.node, scope, rule)) {
+        match may_join(cx, update, seen, slots) {
             Err(block) => update.block(id, block),
-            // A booting node shows many faults that resolve by themselves.
-            Ok(_) if boot::is_under_way(&update.remediation) => under_way(update, id),
             Ok(rule) => {
-                let kind = seen.fault.kind;
-                if let Some(scope) =
-                    scope.filter(|scope| scope.limits(kind) && !update.remediation.kinds().contains(&kind))
-                    && let Some(block) = limited(cx.ctx, cx.node, scope, update, kind, slots)
-                {
-                    update.block(id, block);
-                    continue;
+                if cx.scope().is_some_and(|scope| scope.storms.contains_key(&kind)) {
+                    // The remediations that this pass looks at later count this one.
+                    slots.note(&update.remediation.name, kind);
                 }
-                if let Some(fault) = update.remediation.fault_mut(id) {
-                    (fault.state, fault.since) = (Resolution::Open, seen.opened(cx.snapshot.now, rule).since);
-                    fault.clear_since = None;
-                } else if update.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
-                    update.remediation.faults.push(seen.opened(cx.snapshot.now, rule));
-                } else {
-                    let message = format!(
-                        "remediation {} has as many faults as it may have; the next one takes it",
-                        update.remediation.name
-                    );
-                    update.block(id, Block::new(BlockReason::LowerUrgency, &message));
-                    continue;
+                let opened = seen.opened(cx.snapshot.now, rule);
+                match update.remediation.fault_mut(id) {
+                    Some(fault) => (fault.state, fault.since, fault.clear_since) = (opened.state, opened.since, None),
+                    None => update.remediation.faults.push(opened),
                 }
-                if update.remediation.current_step().is_some() {
-                    under_way(update, id);
-                }
+                under_way(update, id);
             }
         }
     }
+}
+
+/// Returns the rule under which the fault joins the remediation now, or why it does not.
+fn may_join<'p>(
+    cx: PolicyContext<'p>,
+    update: &RemediationUpdate,
+    seen: &ObservedFault<'_>,
+    slots: &mut Slots,
+) -> Result<&'p Rule, Block> {
+    let (remediation, fault) = (&update.remediation, seen.fault.as_ref());
+    let (kind, name, what) = (fault.kind, &remediation.name, format!("{} ({})", fault.kind, fault.subject));
+    let waits = |message: String| Err(Block::new(BlockReason::LowerUrgency, &message));
+    let known = remediation.fault(&fault.id);
+    if known.is_some_and(|fault| fault.state == Resolution::Exhausted) {
+        let is_fresh = evidence::require_fresh(cx.node, seen, cx.cluster).is_ok();
+        let how = if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
+        let message = format!("{what}: no step is left {how}; a person is needed");
+        return Err(Block::new(BlockReason::StepsExhausted, &message));
+    }
+    if !cx.node.policies.iter().any(|selecting| selecting.name == cx.policy.name) {
+        // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
+        let (policy, node) = (&cx.policy.name, cx.node.name);
+        return waits(format!(
+            "{what}: policy {policy} does not select node {node} any more; its remediation {name} has the node until its end"
+        ));
+    }
+    if let Some(other) = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name) {
+        if let RuleMatch::Perhaps(rule, lack) = cx.node.rule_of(other, fault) {
+            return Err(of_policy::uncertain(other, rule, fault, &lack));
+        }
+        let (policy, other) = (&cx.policy.name, &other.name);
+        return waits(format!(
+            "{what} is for policy {other}; remediation {name} of policy {policy} has the node until its end"
+        ));
+    }
+    let scope = cx.scope();
+    let rule = cause::judge(cx, seen).and_then(|rule| not_blocked(cx.node, scope, rule))?;
+    // A booting node shows many faults that resolve by themselves.
+    if let Some(block) = in_progress(remediation).filter(|_| boot::is_under_way(remediation)) {
+        return Err(block);
+    }
+    if let Some(block) = readiness::after_storm(cx, fault, rule, slots) {
+        return Err(block);
+    }
+    if let Some(scope) = scope.filter(|scope| scope.limits(kind) && !remediation.kinds().contains(&kind))
+        && let Some(block) = limited(cx.ctx, cx.node, scope, update, kind, slots)
+    {
+        return Err(block);
+    }
+    if known.is_none() && remediation.faults.len() >= MAX_REMEDIATION_FAULTS {
+        return waits(format!("remediation {name} has as many faults as it may have; the next one takes it"));
+    }
+    Ok(rule)
 }
 
 /// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
@@ -267,10 +274,17 @@ fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
 }
 
 fn under_way(update: &mut RemediationUpdate, id: &str) {
-    let Some(step) = update.remediation.current_step() else { return };
+    if let Some(block) = in_progress(&update.remediation) {
+        update.block(id, block);
+    }
+}
+
+/// The block of the other faults while a step is under way.
+fn in_progress(remediation: &Remediation) -> Option<Block> {
+    let step = remediation.current_step()?;
     let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
-    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), update.remediation.node);
-    update.block(id, Block::new(BlockReason::InProgress, &message));
+    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), remediation.node);
+    Some(Block::new(BlockReason::InProgress, &message))
 }
 
 /// Withdraws a step that awaits approval, where another fault of the node can be remediated without approval. The controller asks

@@ -85,14 +85,19 @@ pub(super) fn purpose<'p>(
     Some((open_fault, step))
 }
 
-/// The fault of an attempt as it shows now, and its rule.
+/// The fault as it is observed now, and its rule. The engine does nothing for a fault that is not confirmed.
 pub(super) fn confirmed<'f>(
     cx: PolicyContext<'f>,
     open_fault: &RemediationFault,
 ) -> Result<(&'f ObservedFault<'f>, &'f Rule), Block> {
-    let seen = cx.node.find(&open_fault.id).filter(|seen| seen.fault.state == FaultState::Confirmed);
-    seen.zip(cx.policy.rule(&open_fault.rule)).ok_or_else(|| {
-        let message = format!("{} ({}) is not confirmed any more", open_fault.kind, open_fault.subject);
+    let seen = cx.node.find(&open_fault.id);
+    let confirmed = seen.filter(|seen| seen.fault.state == FaultState::Confirmed);
+    confirmed.zip(cx.policy.rule(&open_fault.rule)).ok_or_else(|| {
+        let how = match seen {
+            Some(_) => "is not confirmed any more",
+            None => "is not observed now, and is not confirmed to be resolved",
+        };
+        let message = format!("{} ({}) on {} {how}", open_fault.kind, open_fault.subject, cx.node.name);
         Block::new(BlockReason::NotConfirmed, &message)
     })
 }

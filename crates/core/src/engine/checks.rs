@@ -99,7 +99,7 @@ pub(super) fn cooled_down(
     open_fault: &RemediationFault,
     step: &Step,
 ) -> Result<(), Block> {
-    let Some(last) = remediation.attempts_for(open_fault).rev().find(|record| record.state.is_final()) else {
+    let Some(last) = remediation.attempts_for(open_fault, step).rev().find(|record| record.state.is_final()) else {
         return Ok(());
     };
     let Some(finished) = last.finished_at else { return Ok(()) };

@@ -141,7 +141,8 @@ pub(super) fn spent<'r>(
     let asked = asked.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
     let mut executed: Vec<Timestamp> = Vec::new();
     let mut busy: Vec<(Timestamp, Duration)> = Vec::new();
-    for step in asked {
+    // An attempt that is about to change its executor is one action, not two.
+    for step in asked.filter(|step| step.state != StepState::Scheduled) {
         let at = step.executed_at.or(step.started_at);
         executed.extend(at.filter(|at| since(now, *at) < limit.window));
         if let Some(end) = step.clear_since.or(step.finished_at) {

@@ -5,7 +5,7 @@ use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
 use crate::command::OutcomeReason;
 use crate::context::{Block, NodeContext, ObservedFault, Probe, evidence};
-use crate::fault::{Fault, FaultState};
+use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::BlockReason;
 use crate::policy::{Mode, Rule, Step};
@@ -144,24 +144,10 @@ fn check_step<'x>(
     rule: &Rule,
     step: &Step,
 ) -> Result<(&'x ObservedFault<'x>, Executor), Block> {
-    let seen = require_confirmed(cx.node, open_fault)?;
+    let (seen, _) = attempt::confirmed(cx, open_fault)?;
     let executor = select::may_take(cx, Some(remediation), seen, rule, step, EvidenceRequirement::Fresh)?;
     select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
     Ok((seen, executor))
-}
-
-/// Returns the fault as it is observed now. The engine takes no step for a fault that is not confirmed.
-fn require_confirmed<'x>(
-    node: &'x NodeContext<'_>,
-    open_fault: &RemediationFault,
-) -> Result<&'x ObservedFault<'x>, Block> {
-    let how = match node.find(&open_fault.id) {
-        Some(seen) if seen.fault.state == FaultState::Confirmed => return Ok(seen),
-        Some(_) => "is not confirmed any more",
-        None => "is not observed now, and is not confirmed to be resolved",
-    };
-    let message = format!("{} ({}) on {} {how}", open_fault.kind, open_fault.subject, node.name);
-    Err(Block::new(BlockReason::NotConfirmed, &message))
 }
 
 fn replace(remediation: &mut Remediation, open_fault: RemediationFault) {
@@ -203,8 +189,8 @@ fn reserve(cx: PolicyContext<'_>, update: &mut RemediationUpdate, mut record: St
     update.remediation.steps.push(record);
 }
 
-/// Skips a step that is blocked for longer than the block timeout. After a step that waits for its window, for the node's action
-/// limit or for a check of the node, or whose rule is ambiguous, only notifications follow.
+/// Skips a step that is blocked for longer than the block timeout. Where the block says nothing about the step, only notifications
+/// follow.
 fn skip_blocked_step(
     cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
@@ -217,7 +203,7 @@ fn skip_blocked_step(
     let reason = block.awaits_check().then_some(OutcomeReason::CheckFailed);
     record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()), reason);
     open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
-    if block.waits_for_window() || block.awaits_check() || block.is_ambiguous() {
+    if block.is_no_verdict() {
         open_fault.step_index = rule.next_notify_step(open_fault.step_index);
     }
     replace(&mut update.remediation, open_fault);

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::slot::SlotReservation;
-use super::storm::StormPhase;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, cause, dry_run, next_step, slot};
-use crate::budget::{Bounds, Kinds, Slots};
+use super::{Ctx, PolicyContext, cause, dry_run, next_step, readiness, slot};
+use crate::budget::{Bounds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue};
 use crate::fault::{FaultState, Severity};
 use crate::plan::{BlockReason, Blocked};
@@ -177,21 +176,9 @@ fn add<'c>(candidates: &mut Vec<Candidate<'c>>, one: Candidate<'c>) {
     }
 }
 
-/// Limits remediations after a storm: only a few at a time, and more once they have helped. Other faults of the node go on.
+/// Limits remediations after a storm. Other faults of the node go on.
 fn limit_after_storm(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
-    let (policy, node) = (cx.policy, cx.node);
-    // Remediations of other kinds prove nothing about this kind, however long they wait.
-    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(node.name));
-    retain(ready, |seen, rule| match cx.scope()?.storms.get(&seen.fault.kind)?.on(node.view)? {
-        StormPhase::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
-            let message = format!(
-                "many nodes of policy {} have {}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
-                policy.name, seen.fault.kind
-            );
-            Some(Block::new(BlockReason::Storm, &message))
-        }
-        _ => None,
-    })
+    retain(ready, |seen, rule| readiness::after_storm(cx, &seen.fault, rule, slots))
 }
 
 /// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.

@@ -3,6 +3,7 @@
 use super::select::EvidenceRequirement;
 use super::storm::{self, StormPhase};
 use super::{Ctx, PolicyContext, scope, select};
+use crate::budget::{Kinds, Slots};
 use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, exclusion, of_policy, unreadable};
 use crate::fault::Fault;
 use crate::moment::{clock, since};
@@ -69,6 +70,22 @@ pub(super) fn no_storm(cx: PolicyContext<'_>, fault: &Fault, rule: &Rule) -> Res
         cx.policy.name, fault.kind
     );
     Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
+}
+
+/// Returns why the fault waits after a storm: only a few nodes are remediated at a time, and more once that has helped.
+pub(super) fn after_storm(cx: PolicyContext<'_>, fault: &Fault, rule: &Rule, slots: &Slots) -> Option<Block> {
+    let (policy, node, kind) = (cx.policy, cx.node, fault.kind);
+    let Some(StormPhase::Passing(most)) = cx.scope()?.storms.get(&kind)?.on(node.view) else { return None };
+    // Remediations of other kinds prove nothing about this kind, however long they wait.
+    let used = || slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(node.name));
+    if !rule.acts() || used() < most {
+        return None;
+    }
+    let message = format!(
+        "many nodes of policy {} have {kind}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
+        policy.name
+    );
+    Some(Block::new(BlockReason::Storm, &message))
 }
 
 /// Whether the first step that applies, and the first step that resolves the fault, may be taken. No node is cordoned or drained

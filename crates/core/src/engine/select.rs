@@ -113,7 +113,7 @@ fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: Option<&R
         return true;
     }
     let (mut used, mut free) = (0_u32, 0_usize);
-    for record in remediation.attempts_for(open_fault) {
+    for record in remediation.attempts_for(open_fault, step) {
         match record.state {
             _ if record.is_free() => free += 1,
             _ if record.is_refused_call() => {}
@@ -124,7 +124,7 @@ fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: Option<&R
             _ => {}
         }
     }
-    used >= step.max_attempts || free >= FREE_TRIES || is_refused(open_fault, remediation)
+    used >= step.max_attempts || free >= FREE_TRIES || is_refused(open_fault, step, remediation)
 }
 
 /// Why only notifications follow a step that is used up. `None` = the next step follows, as after a cordon, a taint or a drain.
@@ -137,15 +137,25 @@ fn notify_only_reason(
     if step.mode != Mode::Enforce || step.action.traits().marks_node || is_done() {
         return None;
     }
-    if remediation.is_some_and(|remediation| is_refused(open_fault, remediation)) {
+    if remediation.is_some_and(|remediation| is_refused(open_fault, step, remediation)) {
         return Some("is refused by the API server");
+    }
+    if remediation.is_some_and(|remediation| is_untriable(open_fault, step, remediation)) {
+        return Some("could not be tried");
     }
     (step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
 }
 
+/// Whether the last tries came to nothing because nobody could check the node, or because it was busy.
+fn is_untriable(open_fault: &RemediationFault, step: &Step, remediation: &Remediation) -> bool {
+    let last = remediation.attempts_for(open_fault, step).rev().take(FREE_TRIES);
+    last.filter(|record| record.could_not_be_tried()).count() == FREE_TRIES
+}
+
 /// Whether the API server has refused the step in a row as often as the engine tries it.
-fn is_refused(open_fault: &RemediationFault, remediation: &Remediation) -> bool {
-    remediation.attempts_for(open_fault).rev().take_while(|record| record.is_refused_call()).count() >= refused::TRIES
+fn is_refused(open_fault: &RemediationFault, step: &Step, remediation: &Remediation) -> bool {
+    let last = remediation.attempts_for(open_fault, step).rev();
+    last.take_while(|record| record.is_refused_call()).count() >= refused::TRIES
 }
 
 /// How good the evidence has to be.

@@ -129,20 +129,13 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
     let (age, unpaid) = (since(now, record.scheduled_at), update.slot.require().err());
     if age >= cx.settings.answer_within {
         let against = again.err().filter(|_| record.started_at.is_none());
-        // Nobody tries a step while its slot is not stored, while its window is closed, while its node is not checked, or while it is
-        // unknown which rule the fault belongs to. Such a step costs no attempt, and no harsher step follows it.
+        // Nobody tries a step while its slot is not stored, or while nobody knows enough. Such a step costs no attempt, and no harsher
+        // step follows it.
+        let against = against.as_ref();
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
-            (None, Some(block)) if block.is_ambiguous() => {
-                (StepState::Cancelled, "nobody knew in time whether its rule applies to the fault")
-            }
-            (None, Some(block)) if block.waits_for_window() => {
-                (StepState::Cancelled, "its window closed, or its node reached limits.perNode, before it started")
-            }
-            (None, Some(block)) if block.awaits_check() => {
-                (StepState::Cancelled, "the probe did not check its node before it could start")
-            }
-            // Every call for it failed: no node was asked. A node that goes down for a reboot may have been asked all the same.
+            (None, Some(block)) if block.is_no_verdict() => (StepState::Cancelled, block.message()),
+            // Every call for it failed: nobody was asked. A node that goes down for a reboot may have been asked all the same.
             (None, None) if is_unasked(record) => {
                 if let Some(step) = update.remediation.current_step_mut() {
                     step.reason = Some(OutcomeReason::RequestFailed);
@@ -167,9 +160,11 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
     }
 }
 
-/// Whether the node has not been asked to execute the step, as far as the controller knows.
+/// Whether nobody has been asked to execute the step, as far as the controller knows. A pod whose deletion went unseen is gone, and
+/// an object of a hand-off that was created unseen has been observed.
 fn is_unasked(record: &StepRecord) -> bool {
-    record.started_at.is_none() && record.executor != Executor::Controller && !record.action.ends_boot()
+    let shows = record.executor != Executor::Controller || record.action.resolves();
+    record.started_at.is_none() && shows && !record.action.ends_boot()
 }
 
 /// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or

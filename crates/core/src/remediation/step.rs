@@ -174,16 +174,16 @@ impl StepRecord {
     /// Whether the attempt came to nothing only because the object had changed or was gone, or because the node
     /// could not check just then: nothing was touched, and it costs nothing.
     pub const fn is_free(&self) -> bool {
+        let has_changed = matches!(
+            self.reason,
+            Some(OutcomeReason::TargetChanged | OutcomeReason::TargetGone | OutcomeReason::Recovered)
+        );
+        self.could_not_be_tried() || matches!(self.state, StepState::Refused) && has_changed
+    }
+
+    /// Whether the attempt came to nothing because nobody could check the node just then, or because it was busy.
+    pub const fn could_not_be_tried(&self) -> bool {
         matches!(self.state, StepState::Refused)
-            && matches!(
-                self.reason,
-                Some(
-                    OutcomeReason::TargetChanged
-                        | OutcomeReason::TargetGone
-                        | OutcomeReason::Recovered
-                        | OutcomeReason::CheckFailed
-                        | OutcomeReason::KubeletBusy
-                )
-            )
+            && matches!(self.reason, Some(OutcomeReason::CheckFailed | OutcomeReason::KubeletBusy))
     }
 }

@@ -7,10 +7,13 @@ use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::moment::since;
 use nrh_core::plan::{BlockReason, Effect, SelfHealing};
-use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
+use nrh_core::policy::Step;
+use nrh_core::remediation::{ActionResult, Executor, Phase, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, cordon, fault, hung, kill, notify, plugin, policy, rule};
+use crate::samples::{
+    backing_off, cont, cordon, delete_pod, fault, hand_off, hung, kill, notify, plugin, policy, rule,
+};
 use crate::world::{Chaos, ClearedBy, World, notification, reasons, secs};
 
 #[test]
@@ -161,16 +164,48 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
 /// Every call for a step failed, by an error that is no refusal: a webhook that is down, say.
 #[test]
 fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
-    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
-    for _ in 0..400 {
-        world.schedule();
-        world.tick(secs(5));
+    let pod = |steps: &[Step]| {
+        let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], steps)])], &["n1"]);
+        world.node("n1").pods.push(backing_off("n1", "agent-1"));
+        world
+    };
+    let worlds = [
+        World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]),
+        World::sick(plugin(), ClearedBy::Kill, &[hand_off("Fix"), kill(true), notify()]),
+        pod(&[delete_pod(), hand_off("Fix"), notify()]),
+    ];
+    for mut world in worlds {
+        for _ in 0..400 {
+            world.schedule();
+            world.tick(secs(5));
+        }
+        let steps = &world.only_remediation().steps;
+        let tried: Vec<_> = steps.iter().map(|step| step.step_index).collect();
+        // The notification's own calls fail too.
+        assert_eq!(tried[..4], [0, 0, 0, 2], "never the harsher step: {steps:?}");
+        assert!(!tried.contains(&1), "{tried:?}");
+        assert!(steps[0].is_refused_call(), "{:?}", steps[0]);
     }
-    let tried: Vec<_> = world.only_remediation().steps.iter().map(|step| step.step_index).collect();
-    // The notification's own calls fail too.
-    assert_eq!(tried[..4], [0, 0, 0, 2], "never the harsher step: {tried:?}");
-    assert!(!tried.contains(&1), "{tried:?}");
-    assert!(world.only_remediation().steps[0].is_refused_call(), "{:?}", world.only_remediation().steps[0]);
+}
+
+/// The controller could not read the answer of the API server, which did what it was asked for.
+#[test]
+fn what_was_done_unseen_is_no_failed_call() {
+    let mut deleted = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod(), notify()])])], &["n1"]);
+    deleted.node("n1").pods.push(backing_off("n1", "agent-1"));
+    deleted.schedule();
+    let mut successor = backing_off("n1", "agent-2");
+    (successor.waiting, successor.ready) = (Vec::new(), true);
+    deleted.node("n1").pods = vec![successor];
+    deleted.wait(40, 5);
+    let remediation = deleted.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Succeeded, StepState::Cancelled));
+
+    let mut handed = World::sick(plugin(), ClearedBy::HandOff, &[hand_off("Fix"), notify()]);
+    handed.disturbed_pass(&Chaos { failing: [3].into(), ..Chaos::default() });
+    handed.wait(1, 5);
+    let step = &handed.only_remediation().steps[0];
+    assert!(step.started_at.is_some() && !step.is_refused_call(), "{step:?}");
 }
 
 #[test]
@@ -226,8 +261,13 @@ fn no_answer_ends_the_attempt() {
 
 #[test]
 fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
-    for reason in [OutcomeReason::TargetChanged, OutcomeReason::CheckFailed, OutcomeReason::KubeletBusy] {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+    // What could not be tried is followed by a notification alone.
+    for (reason, tried) in [
+        (OutcomeReason::TargetChanged, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]),
+        (OutcomeReason::CheckFailed, vec![0, 0, 0, 0, 0, 2]),
+        (OutcomeReason::KubeletBusy, vec![0, 0, 0, 0, 0, 2]),
+    ] {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.node("n1").job_starts = false;
         for _ in 0..400 {
             world.pass();
@@ -247,8 +287,10 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
             world.tick(secs(5));
         }
         let remediation = world.remediations.values().next().unwrap();
-        assert_eq!(remediation.steps.len(), 5, "{reason:?}");
-        assert!(remediation.steps.iter().all(|step| step.state == StepState::Refused));
+        let steps = &remediation.steps;
+        assert_eq!(steps.iter().map(|step| step.step_index).collect::<Vec<_>>(), tried, "{reason:?}: {steps:?}");
+        let is_refused = |step: &StepRecord| step.state == StepState::Refused || step.action.notifies();
+        assert!(steps.iter().all(is_refused), "{steps:?}");
         assert_eq!(remediation.phase, Phase::Failed);
     }
 }
@@ -481,6 +523,34 @@ fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_repo
         world.live(60, 5);
         assert_eq!(world.did(), did, "{silence} s");
         assert_eq!(world.remediations.values().map(|one| one.phase).collect::<Vec<_>>(), phases, "{silence} s");
+    }
+}
+
+/// For a while nobody knows whether the fault is still there, or the probe's check of itself fails.
+#[test]
+fn what_nobody_may_try_for_a_while_uses_up_no_step() {
+    type Change = fn(&mut World, bool);
+    let clearing: Change = |world, is| {
+        let state = if is { FaultState::Clearing } else { FaultState::Confirmed };
+        world.node("n1").sick[0].fault.state = state;
+    };
+    let disabled: Change = |world, is| world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = !is;
+    for (change, told) in [(clearing, vec![]), (disabled, vec!["notify"])] {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
+        world.schedule();
+        change(&mut world, true);
+        world.node("n1").send();
+        let mut forever = world.clone();
+        world.live(60, 5);
+        change(&mut world, false);
+        world.node("n1").send();
+        world.run(secs(300));
+        assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{:?}", world.only_remediation());
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+
+        forever.live(240, 5);
+        assert_eq!(forever.did(), told, "{:?}", forever.only_remediation());
+        assert!(forever.only_remediation().steps.iter().all(|step| step.step_index != 1));
     }
 }
 

@@ -73,7 +73,9 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
         world.tick(secs(20));
         world.node("n1").send();
         let plan = world.pass();
-        assert_eq!(acts(&plan), [], "case {change}");
+        // The other step that the policy has by now needs no approval.
+        let by_now = if change == 2 { vec!["job ReleaseHungProcess(SIGKILL)"] } else { vec![] };
+        assert_eq!(acts(&plan).iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>(), by_now, "case {change}");
         let remediation = world.only_remediation();
         let step = remediation.steps.iter().find(|step| step.operation_id == first).unwrap();
         assert_eq!(step.state, StepState::Cancelled, "case {change}: {}", step.message);

@@ -82,6 +82,17 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
     assert_eq!((step.state, step.message.as_str()), (StepState::Failed, "the Job ended without a result"));
 }
 
+/// The attempt is one action, whoever does it.
+#[test]
+fn the_limit_of_the_node_does_not_count_the_attempt_that_changes_its_executor() {
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+    world.policies[0].limits.per_node.max_actions = 1;
+    world.node("n1").job_starts = false;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+}
+
 #[test]
 fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe_may_do_it() {
     let did = |mut world: World, seconds: u64| {

@@ -9,7 +9,7 @@ use nrh_core::snapshot::{FailedContainer, SuspectPod, TriState};
 use nrh_core::stuck::FRESH;
 
 use crate::samples::{
-    backing_off, cont, creating, delete_pod, failed, fault, hung, kill, notify, overdue, plugin, policy, rule,
+    backing_off, cont, creating, delete_pod, failed, fault, hand_off, hung, kill, notify, overdue, plugin, policy, rule,
 };
 use crate::world::{Chaos, ClearedBy, World, acts, notification, reasons, secs};
 
@@ -190,6 +190,26 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
     world.wait(60, 5);
     let failed = world.only_remediation().steps[0].message.clone();
     assert!(failed.contains("nobody could check the fault"), "{failed}");
+}
+
+/// That says nothing about the step.
+#[test]
+fn no_harsher_step_follows_while_the_pods_cannot_be_read() {
+    let ladder = [delete_pod(), hand_off("Fix"), notify()];
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &ladder)])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world.schedule();
+    world.node("n1").pods[0].read = secs(30);
+    world.wait(60, 5);
+    world.node("n1").pods[0].read = secs(1);
+    let mut again = world.clone();
+    again.pass();
+    assert_eq!(again.did(), ["delete agent-1"], "{:?}", again.only_remediation().steps);
+    world.node("n1").pods[0].read = secs(30);
+    world.wait(180, 5);
+    let steps = &world.only_remediation().steps;
+    assert_eq!(steps[0].state, StepState::Cancelled);
+    assert!(steps.iter().all(|step| step.step_index != 1), "{steps:?}");
 }
 
 /// A node with a pod that should have gone 130 s ago, under a ladder that leaves it to people.

@@ -156,7 +156,7 @@ fn each_single_change_stops_the_action_and_says_which() {
         (
             "the report is about another node",
             |w| w.node("n1").report.node_uid = Some("other".into()),
-            "is not confirmed any more",
+            "is not observed now",
         ),
         (
             "the fault is clearing",

@@ -130,3 +130,15 @@ fn what_was_another_step_then_counts_for_nothing() {
     again(&mut world);
     assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
 }
+
+/// Nor does what another step did in this very remediation use up the one that stands in its place.
+#[test]
+fn a_step_that_was_changed_meanwhile_has_its_own_attempts() {
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cont(), notify()]);
+    let is_done = |world: &World| world.remediations.values().any(|one| one.phase == Phase::Verifying);
+    world.until(secs(60), "executed", is_done);
+    world.policies[0].rules[0].steps[0] = kill(true);
+    world.run(secs(600));
+    assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+}

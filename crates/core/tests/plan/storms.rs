@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use nrh_core::fault::{Fault, FaultType};
+use nrh_core::moment::since;
 use nrh_core::plan::{BlockReason, Plan};
-use nrh_core::policy::{Amount, Mode, StormLimit};
-use nrh_core::remediation::Phase;
+use nrh_core::policy::{Amount, Mode, Step, StormLimit};
+use nrh_core::remediation::{Phase, Remediation};
 use nrh_core::snapshot::NodeView;
 
 use proptest::prelude::*;
@@ -265,6 +266,50 @@ fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     pass(&mut world, secs(600));
     let begun = world.remediations.values().filter(|remediation| remediation.phase != Phase::AwaitingApproval);
     assert_eq!(begun.count(), 1, "{:?}", world.remediations);
+}
+
+/// Nor does an open remediation of another fault take in more than the ramp leaves.
+#[test]
+fn what_joins_an_open_remediation_obeys_the_ramp() {
+    let mut world = fleet(40);
+    let ask = Step { approval_timeout: secs(700), ..asked(cont()) };
+    world.policies[0].rules.push(rule("ask", &[FaultType::NetworkPluginHung], &[ask]));
+    let sick = |world: &World| {
+        let has = |one: &&Remediation| one.faults.iter().any(|fault| fault.kind == FaultType::HungContainer);
+        world.remediations.values().filter(has).count()
+    };
+    for node in ["n00", "n01", "n02", "n03"] {
+        world.infect(node, plugin(), None);
+    }
+    world.pass();
+    assert_eq!(world.remediations.len(), 4);
+    infect(&mut world, 0..12, ClearedBy::Cont, hung);
+    let plan = pass(&mut world, secs(600));
+    assert_eq!((sick(&world), acts(&plan).len()), (1, 1), "{:?}", world.remediations);
+    assert!(reasons(&plan).contains(&BlockReason::Storm));
+    let mut most = 0;
+    while world.nodes.values().flat_map(|node| &node.sick).any(|sick| sick.fault.kind == FaultType::HungContainer) {
+        most = most.max(acts(&pass(&mut world, secs(5))).len());
+        assert!(since(world.now, world.remediations.values().next().unwrap().started_at) < Duration::from_hours(1));
+    }
+    assert!(most > 1, "it has grown: {most}");
+}
+
+/// What goes after its last step has failed was not resolved by that step.
+#[test]
+fn what_outlasts_its_steps_is_no_cure() {
+    let again = Step { max_attempts: 2, cooldown: secs(900), ..cont() };
+    let again = rule("again", &[FaultType::NetworkPluginHung], &[again]);
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()]), again])], &["n1"]);
+    world.infect("n1", plugin(), None);
+    world.infect("n1", hung("log"), None);
+    let is_given_up = |world: &World| world.remediations.values().any(|one| one.given_up().next().is_some());
+    world.until(secs(900), "given up", is_given_up);
+    world.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::HungContainer);
+    world.wait(3, 5);
+    let remediation = world.only_remediation();
+    let fault = remediation.faults.iter().find(|fault| fault.kind == FaultType::HungContainer).unwrap();
+    assert!(remediation.is_open() && fault.outlasted_its_steps() && !fault.is_cured(), "{remediation:?}");
 }
 
 proptest! {

@@ -170,8 +170,7 @@ fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) ->
             what: format!("remediation {successor} takes over the cordon"),
         };
     }
-    let (patch, what) = put_back(node);
-    Release { patch, event: Some(Kind::Uncordoned), what }
+    put_back(node)
 }
 
 /// Removes the owner annotation only, because it does not prove who cordoned the node. A tool may have saved the annotation and
@@ -207,16 +206,18 @@ fn without_mark(node: &Node) -> Value {
 
 /// The write that ends this controller's part in a node's cordon, and its effect in words. If somebody else has begun to take the
 /// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
-fn put_back(node: &Node) -> (Value, String) {
+fn put_back(node: &Node) -> Release {
     let metadata = without_mark(node);
     if let Some(mark) = nodes::maintained(node).first() {
+        let name = node.name_any();
         let what = format!(
-            "the node stays unschedulable, without our annotation: {mark} shows that another tool maintains it"
+            "the node stays unschedulable, without our mark: {mark} says that others are at work on it; kubectl uncordon {name} makes it \
+             schedulable"
         );
-        return (json!({"metadata": metadata}), what);
+        return Release { patch: json!({"metadata": metadata}), event: Some(Kind::ActionNotExecuted), what };
     }
     let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
-    (patch, "the node is schedulable again".to_owned())
+    Release { patch, event: Some(Kind::Uncordoned), what: "the node is schedulable again".to_owned() }
 }
 
 /// The remediation with the note that its owner annotation cannot be removed; `None` if it already says so. The API server's
@@ -263,17 +264,22 @@ mod tests {
 
     #[test]
     fn a_node_that_others_take_out_of_service_stays_cordoned() {
-        let frees = |extra: Value| put_back(&node(&extra)).0.pointer("/spec/unschedulable").is_some();
+        let frees = |extra: Value| put_back(&node(&extra)).patch.pointer("/spec/unschedulable").is_some();
         assert!(frees(json!({})));
+        assert_eq!(put_back(&node(&json!({}))).event, Some(Kind::Uncordoned));
         let condition =
             |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
         assert!(frees(condition("False")));
         assert!(!frees(condition("True")));
-        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
-        assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})));
-        let (patch, what) = put_back(&node(&condition("True")));
+        for key in ["karpenter.sh/disrupted", "medik8s.io/drain"] {
+            let taint = json!({"key": key, "effect": "NoSchedule"});
+            assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})), "{key}");
+        }
+        let Release { patch, event, what } = put_back(&node(&condition("True")));
+        assert_eq!(event, Some(Kind::ActionNotExecuted), "it is not uncordoned");
         assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
         assert!(what.contains("DrainInProgress"), "{what}");
+        assert!(what.ends_with("kubectl uncordon w1 makes it schedulable"), "{what}");
     }
 
     #[test]
