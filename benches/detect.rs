@@ -165,7 +165,7 @@ fn docker(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     let _inside = runtime.enter();
-    let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
+    let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc"), ..HostPaths::default() };
     let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
     let collectors = Collectors::start(CollectorSettings { sockets, host, ..CollectorSettings::default() });
     let (mut tracker, began, thresholds) = (Tracker::default(), Instant::now(), Thresholds::default());

@@ -60,7 +60,7 @@ struct Probe {
 impl Probe {
     /// Checks the engine's own processes and files, from outside.
     fn start(docker: &Docker) -> Self {
-        let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
+        let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc"), ..HostPaths::default() };
         let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
         let collectors = Collectors::start(CollectorSettings { sockets, host, ..CollectorSettings::default() });
         Self { collectors, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }

@@ -51,7 +51,9 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
         node["spec"]["unschedulable"] = json!(true);
     });
     world.until("swept", || mark(&world, CORDONED_BY).is_null()).await;
-    world.until("a person is notified", || !warned(&world, "kubectl uncordon w1 opens it").is_empty()).await;
+    world
+        .until("a person is notified", || !warned(&world, "to make it schedulable: kubectl uncordon w1").is_empty())
+        .await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(node(&world)["spec"]["unschedulable"], true, "nobody here knows whose it is");
     assert_eq!((world.phases().len(), status()), (1, before), "its record is about the machine before");

@@ -33,7 +33,7 @@ async fn no_running_pod_is_ended_past_its_disruption_budget() {
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
     let message = refused["message"].as_str().unwrap();
     assert!(
-        message.contains("PodDisruptionBudget d/log lets none go, and the kill would end Pod d/log-x"),
+        message.contains("PodDisruptionBudget d/log allows no disruption, and the kill would end Pod d/log-x"),
         "{message}"
     );
     assert!(world.api.list("jobs").is_empty() && world.order("w1").is_null(), "nothing was ordered");

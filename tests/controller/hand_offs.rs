@@ -132,7 +132,7 @@ async fn an_object_of_somebody_else_is_left_to_them() {
     world.until("ended", || world.phases() == ["Failed"]).await;
     let refused = world.step(0);
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
-    assert!(refused["message"].as_str().unwrap().contains("of NodeHealthCheck workers: somebody else"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("of NodeHealthCheck workers: another tool"), "{refused}");
     sleep(Duration::from_mins(1)).await;
     assert!(world.api.get(OBJECTS, "w1").is_some());
     let writes = world.api.writes();

@@ -53,7 +53,7 @@ pub(super) fn drain<'f>(
         let answer = match workloads.iter_mut().find(|workload| workload.pod.pod == pod.pod) {
             None => Answer::Gone,
             Some(Workload { budget: Some(budget), .. }) => {
-                Answer::Refused(format!("PodDisruptionBudget {budget} lets none go"))
+                Answer::Refused(format!("PodDisruptionBudget {budget} allows no disruption"))
             }
             Some(workload) => {
                 workload.evicted_at = Some(now);

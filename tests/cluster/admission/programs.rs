@@ -128,7 +128,7 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
     let found = suspension().await?;
     cases.note("olga's exclusion, as it stands in the API", found == hers, &found.to_string());
     let whose = format!("by {OLGA}: disk swap");
-    otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is suspended already", &whose, "--force"])?;
+    otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is already suspended", &whose, "--force"])?;
     otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --force"])?;
     let found = suspension().await?;
     cases.note("it still stands", found == hers, &found.to_string());

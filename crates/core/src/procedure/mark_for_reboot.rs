@@ -109,7 +109,7 @@ impl MarkForReboot {
         }
         let begun = cx.began();
         if is_gone(cx, begun) {
-            let why = "the fault was gone before the node was booted anew: the mark is not wanted any more";
+            let why = "the fault was gone before the node rebooted: the mark is not wanted any more";
             return Poll::End(StepState::Cancelled, why.to_owned());
         }
         let (age, waited) = (since(now, begun), since(now, record.scheduled_at));

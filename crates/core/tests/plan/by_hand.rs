@@ -236,7 +236,7 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
         assert_eq!(about.reason, reason, "case {number}: {}", about.message);
         assert!(world.ledger.as_ref().is_none_or(|ledger| ledger.slots.is_empty()), "it waits without a slot");
         let told = world.manual_requests["by-hand"].message.clone();
-        assert!(told.starts_with(&format!("waits to begin ({reason:?}): ")), "case {number}: {told}");
+        assert!(told.starts_with(&format!("cannot start yet ({reason:?}): ")), "case {number}: {told}");
         assert!(blocked.next.unwrap() <= secs(3_600));
         assert!(world.pass().effects.is_empty(), "case {number}: told once");
         lift(&mut world);
@@ -304,7 +304,7 @@ fn what_can_never_begin_ends_with_the_reason() {
         let [remediation] = written(&plan)[..] else { panic!("{why}: {:?}", plan.effects) };
         assert_eq!((remediation.phase, remediation.finished_at), (Phase::Cancelled, Some(world.now)), "{why}");
         assert!(
-            remediation.message.starts_with("not begun: ") && remediation.message.contains(why),
+            remediation.message.starts_with("not started: ") && remediation.message.contains(why),
             "{}",
             remediation.message
         );

@@ -68,9 +68,9 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
     world.run(secs(600));
     let done = drained(&world);
     assert_eq!(done.state, StepState::TimedOut);
-    let expected = "not done within 120s: 3 pod(s) left; not evicted: kube-system/web-0 (PodDisruptionBudget web lets none go), \
-                    kube-system/web-1 (it has data in an emptyDir (drain.deleteEmptyDirData)), kube-system/web-2 (no controller makes \
-                    it again (drain.force))";
+    let expected = "not done within 120s: 3 pod(s) left; not evicted: kube-system/web-0 (PodDisruptionBudget web allows no disruption), \
+                    kube-system/web-1 (it has data in an emptyDir (drain.deleteEmptyDirData)), kube-system/web-2 (no controller \
+                    recreates it; set drain.force to evict it)";
     assert_eq!(done.message, expected);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded, "the step after it heals");
     // Each by its own word: what the policy allows is evicted.

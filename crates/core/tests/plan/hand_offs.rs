@@ -98,7 +98,7 @@ fn an_object_that_somebody_deletes_ends_the_attempt() {
     world.remediators.objects.clear();
     world.pass();
     assert_eq!(states(&world)[0], StepState::Failed);
-    assert!(world.only_remediation().steps[0].message.contains("somebody has deleted it"));
+    assert!(world.only_remediation().steps[0].message.contains("was deleted"));
 }
 
 #[test]

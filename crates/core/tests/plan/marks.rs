@@ -90,7 +90,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
     let cases: [No; 8] = [
         ("policy suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into()), "is suspended"),
-        ("exclusion", |w| w.node("n1").view.exclusions = vec!["label".into()], "asks to be left alone"),
+        ("exclusion", |w| w.node("n1").view.exclusions = vec!["label".into()], "is excluded: label"),
         (
             "approval withdrawn",
             |w| w.remediations.values_mut().for_each(|e| e.approval = None),
@@ -106,7 +106,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
             "does not name this step",
         ),
         ("the policy is gone", |w| w.policies.clear(), "policy p is gone"),
-        ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node was booted anew"),
+        ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node rebooted"),
     ];
     for (name, no, said) in cases {
         let mut world = marked(&[asked(mark_for_reboot()), notify()]);

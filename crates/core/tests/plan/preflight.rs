@@ -119,7 +119,7 @@ fn each_single_change_stops_the_action_and_says_which() {
         (
             "the node is excluded",
             |w| w.node("n1").view.exclusions = vec!["label x".into()],
-            "asks to be left alone: label x",
+            "node n1 is excluded: label x",
         ),
         ("the node cannot be read", |w| w.node("n1").view.unreadable = Some("odd".into()), "cannot be read (odd)"),
         ("all is suspended", |w| w.suspended = Some("by ann".into()), "suspended in the whole cluster"),

@@ -115,7 +115,7 @@ fn a_kubelet_whose_start_waits_is_not_restarted_into_the_same_wait() {
     assert!(
         plan.blocked
             .iter()
-            .any(|blocked| blocked.reason == BlockReason::RestartUnsafe && blocked.message.contains("wait anew"))
+            .any(|blocked| blocked.reason == BlockReason::RestartUnsafe && blocked.message.contains("wait again"))
     );
 }
 

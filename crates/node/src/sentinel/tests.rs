@@ -69,7 +69,7 @@ fn a_mark_is_there_whole_and_known_again_by_what_it_holds() {
     assert_eq!(host.folder().check(NAME).unwrap(), Found::Ours(mark()));
     assert_eq!(folder.place(NAME, &mark()).unwrap(), Placed::Made, "the same once more");
     let text = fs::read_to_string(host.path(NAME)).unwrap();
-    assert!(text.starts_with("*** A reboot of this node was asked for by"), "{text}");
+    assert!(text.starts_with("*** Node Runtime Health requests a reboot"), "{text}");
     // One of ours that was left by an earlier operation makes room.
     let later = Mark { operation_id: "op-2".into(), ..mark() };
     assert_eq!(folder.place(NAME, &later).unwrap(), Placed::Made);
@@ -195,7 +195,7 @@ fn a_folder_that_outlives_a_boot_is_not_used() {
         return drop(opened.unwrap());
     }
     let said = opened.unwrap_err().to_string();
-    assert!(said.contains("would have the node rebooted over and over"), "{said}");
+    assert!(said.contains("would reboot the node again and again"), "{said}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl PodsEvent {
         let budget = self
             .budget
             .as_ref()
-            .map_or_else(String::new, |budget| format!(", and PodDisruptionBudget {budget} lets none go"));
+            .map_or_else(String::new, |budget| format!(", and PodDisruptionBudget {budget} allows no disruption"));
         format!("{count} pod(s) {} run on the node{budget}", self.name)
     }
 }

@@ -211,7 +211,7 @@ fn put_back(node: &Node) -> Release {
     if let Some(mark) = nodes::maintained(node).first() {
         let name = node.name_any();
         let what = format!(
-            "the node stays unschedulable, without our mark: {mark} says that others are at work on it; kubectl uncordon {name} makes it \
+            "the node stays unschedulable, without our annotation: {mark} shows that another tool maintains it; kubectl uncordon {name} makes it \
              schedulable"
         );
         return Release { patch: json!({"metadata": metadata}), event: Some(Kind::ActionNotExecuted), what };

@@ -257,7 +257,7 @@ fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
     if seen.active == "inactive" && !params.start_if_stopped {
         return no(
             OutcomeReason::Protected,
-            "a person stopped it; set restart.startIfStopped in the step to start it anyway",
+            "was stopped by a person; set restart.startIfStopped in the step to start it anyway",
         );
     }
     if params.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {

@@ -60,7 +60,7 @@ pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Task, Ref
     let of_container =
         group.ancestors().take(2).find_map(|path| Some((path, container_of_pod(path, &command.target)?)));
     match of_container.map(|(path, id)| (path.to_owned(), id.to_owned())) {
-        Some((container, container_id)) => Ok(Task { process, container_id, container, group }),
+        Some((container, container_id)) => Ok(Task { process, group, container, container_id }),
         None => Err(Refusal::malformed("the control group is not that of a container of the named pod")),
     }
 }

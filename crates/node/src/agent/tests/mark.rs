@@ -73,7 +73,7 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     // Nor does it after the boot, with which all that was kept in /run is lost.
     fs::remove_dir_all(node.daemons.node.stage.path("state")).unwrap();
     fs::write(node.daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
-    node.left_alone(&node.execute(&command).await, OutcomeReason::AlreadyRebooted, "this is boot boot-2");
+    node.left_alone(&node.execute(&command).await, OutcomeReason::AlreadyRebooted, "the current boot is boot-2");
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
         node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
     }
     let other = ActionCommand { boot_id: Some("other".to_owned()), ..command() };
-    node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "this is boot boot");
+    node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "the current boot is boot");
     let off = AgentSettings { allow_actions: false, ..node.settings() };
     node.left_alone(&Agent::new(off).execute(&command()).await, OutcomeReason::ActionsDisabled, "are disabled");
 }

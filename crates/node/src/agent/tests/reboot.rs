@@ -80,7 +80,7 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
         daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "must name the boot that is to end");
     }
     let outcome = daemons.execute(&ActionCommand { boot_id: Some("other".into()), ..command.clone() }).await;
-    daemons.left_alone(&outcome, OutcomeReason::AlreadyRebooted, "this is boot boot");
+    daemons.left_alone(&outcome, OutcomeReason::AlreadyRebooted, "the current boot is boot");
     fs::remove_file(daemons.proc("sys/kernel/random/boot_id")).unwrap();
     daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "cannot read the boot id");
     let off = AgentSettings { allow_actions: false, ..daemons.settings() };
@@ -143,7 +143,7 @@ async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
     daemons.left_alone(&outcome, OutcomeReason::Protected, &format!("{CONTAINERD} was stopped"));
     let daemons = Daemons::of_kubelet(unit("active", "running"));
     let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;
-    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "and no process of it is seen");
+    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "but no process of it runs");
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     done(&daemons.execute(&reboot_for(FaultType::KubeletDown)).await);
     rebooted(&daemons, 1);

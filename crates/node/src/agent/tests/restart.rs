@@ -182,7 +182,7 @@ async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or
     daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::KubeletBusy, "began 10s ago");
 }
 
-/// Told by the default port of a kubelet, at which one in a program of an unknown name answers (MicroShift).
+/// Told by the default port of a kubelet, at which one in a program of an unknown name answers (`MicroShift`).
 #[tokio::test]
 async fn a_health_check_that_answers_contradicts_a_table_without_a_kubelet() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
@@ -272,14 +272,14 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
         (load("masked"), OutcomeReason::Protected, "is masked"),
         (file("disabled", "inactive", "dead"), OutcomeReason::Protected, "is disabled"),
         (file("disabled", "failed", "failed"), OutcomeReason::Protected, "is disabled"),
-        (unit("activating", "auto-restart"), OutcomeReason::Protected, "again and again"),
+        (unit("activating", "auto-restart"), OutcomeReason::Protected, "restart loop"),
         (unit("activating", "start"), OutcomeReason::KubeletBusy, "systemd is changing it"),
         (unit("deactivating", "stop-sigterm"), OutcomeReason::KubeletBusy, "systemd is changing it"),
         (unit("maintenance", "cleaning"), OutcomeReason::KubeletBusy, "systemd is changing it"),
         (UnitSeen { job: 7, ..unit("inactive", "dead") }, OutcomeReason::KubeletBusy, "systemd is changing it"),
         (load("error"), OutcomeReason::CheckFailed, "cannot be loaded"),
         // Nobody sees a process where systemd sees one.
-        (unit("active", "running"), OutcomeReason::CheckFailed, "no process of the kubelet is seen"),
+        (unit("active", "running"), OutcomeReason::CheckFailed, "no process of the kubelet runs"),
     ] {
         let daemons = Daemons::of_kubelet(seen);
         daemons.left_alone(&daemons.execute(&careless(kubelet())).await, reason, said);
@@ -289,7 +289,7 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     for seen in [unit("inactive", "dead"), file("static", "inactive", "dead")] {
         let daemons = Daemons::of_kubelet(seen);
         let outcome = daemons.execute(&careless(kubelet())).await;
-        daemons.left_alone(&outcome, OutcomeReason::Protected, "was stopped by somebody");
+        daemons.left_alone(&outcome, OutcomeReason::Protected, "was stopped by a person");
         done(&daemons.execute(&start_if_stopped(kubelet())).await);
         assert_eq!(daemons.systemd.acts(), ["RestartUnit kubelet.service fail"]);
     }
@@ -299,7 +299,7 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     daemons.left_alone(
         &daemons.execute(&kubelet()).await,
         OutcomeReason::CheckFailed,
-        "process 40 of the kubelet is there",
+        "process 40 of the kubelet runs",
     );
 }
 
@@ -391,7 +391,7 @@ async fn a_named_unit_without_a_process_has_to_be_one_that_starts_with_the_node(
         if allowed {
             done(&outcome);
         } else {
-            daemons.left_alone(&outcome, OutcomeReason::Protected, "is no unit that is to be started with the node");
+            daemons.left_alone(&outcome, OutcomeReason::Protected, "does not start at boot");
         }
     }
 }
