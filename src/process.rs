@@ -14,10 +14,12 @@ use crate::telemetry;
 /// # Errors
 /// The errors of `work`, and a kernel without epoll or pipe.
 pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    telemetry::start(log.log_format, &log.log);
+    let log = telemetry::start(log.log_format, &log.log).context("cannot start the thread that writes the log")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
-    runtime.block_on(work)
+    let result = runtime.block_on(work);
+    log.finish();
+    result
 }
 
 /// An error with its causes. Many libraries repeat their cause in their own message: each cause appears once.

@@ -36,7 +36,7 @@ pub use nrh_simulate::play::{enforced, play};
 pub use nrh_simulate::{account, expect, record, remediator, text, timeline, workload, world};
 
 /// Most values of a policy that are told at once which cannot be read.
-const MOST_SLIPS: usize = 20;
+const MAX_ERRORS: usize = 20;
 
 /// Runs `nrh simulate`.
 ///
@@ -199,7 +199,7 @@ fn read_policy(mut object: Value) -> Result<RemediationPolicy, Vec<String>> {
             }
             Err(error) => {
                 errors.push(at_its_place(&error));
-                if errors.len() >= MOST_SLIPS || !leave_out(&mut object, error.path()) {
+                if errors.len() >= MAX_ERRORS || !leave_out(&mut object, error.path()) {
                     return Err(errors);
                 }
             }

@@ -1,4 +1,4 @@
-//! What the pages for developers name exists: paths, `make` targets, the quoted lines of the examples, the rooms of the core.
+//! What the pages for developers name exists: paths, `make` targets, the quoted lines of the examples, the modules of the core.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -130,8 +130,8 @@ fn a_quote_that_is_not_there_is_found() {
     assert!(!is_path("make check") && !is_path("SPEC") && !is_path("Action::CleanupOrphans(_)"));
 }
 
-/// The rooms of the core as ARCHITECTURE.md lists them, the lowest first.
-fn rooms() -> Vec<Module> {
+/// The modules of the core as ARCHITECTURE.md lists them, the lowest first.
+fn listed_modules() -> Vec<Module> {
     let page = page("ARCHITECTURE.md");
     let block = page.blocks().into_iter().find(|(_, block)| block.starts_with("crates/core/src\n")).unwrap().1;
     let names = block.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
@@ -139,22 +139,22 @@ fn rooms() -> Vec<Module> {
 }
 
 #[test]
-fn each_module_of_the_core_is_a_room_and_imports_only_rooms_above_it_in_the_list() {
-    let rooms = rooms();
+fn each_module_of_the_core_is_listed_and_imports_only_modules_above_it() {
+    let all = listed_modules();
     let lib = fs::read_to_string(root().join("crates/core/src/lib.rs")).unwrap();
     let modules =
         lib.lines().filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
-    // Examples for tests may name every room.
+    // Examples for tests may name every module.
     let mut modules: Vec<Module> =
         modules.filter(|name| *name != "examples").map(|name| vec![name.to_owned()]).collect();
-    let mut listed: Vec<Module> = rooms.iter().filter(|room| room.len() == 1).cloned().collect();
+    let mut listed: Vec<Module> = all.iter().filter(|listed| listed.len() == 1).cloned().collect();
     modules.sort();
     listed.sort();
     assert_eq!(listed, modules, "the list of ARCHITECTURE.md, and crates/core/src/lib.rs");
 
     let place = |module: &Module| {
-        let within = rooms.iter().enumerate().filter(|(_, room)| module.starts_with(room));
-        within.max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
+        let within = all.iter().enumerate().filter(|(_, listed)| module.starts_with(listed));
+        within.max_by_key(|(_, listed)| listed.len()).map(|(at, _)| at)
     };
     let mut wrong = Vec::new();
     for (from, to) in imports("crates/core/src") {
@@ -164,5 +164,5 @@ fn each_module_of_the_core_is_a_room_and_imports_only_rooms_above_it_in_the_list
             wrong.push(format!("{} imports {}", from.join("::"), to.join("::")));
         }
     }
-    assert!(wrong.is_empty(), "rooms further down in the list of ARCHITECTURE.md: {wrong:#?}");
+    assert!(wrong.is_empty(), "modules further down in the list of ARCHITECTURE.md: {wrong:#?}");
 }

@@ -361,7 +361,7 @@ impl Applier {
             Effect::TimeOutHandOff { remediation, handed, at, why, .. } => {
                 self.time_out_hand_off(&remediation, &handed, at, &why).await
             }
-            Effect::WithdrawOrder { node } => self.withdraw_order(&node).await,
+            Effect::WithdrawCommand { node } => self.withdraw_order(&node).await,
             Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
             Effect::DeleteRemediation { name } => self.delete_remediation(&name).await,
         }
@@ -378,7 +378,7 @@ impl Applier {
             Effect::Act { node, .. }
             | Effect::Remove { node, .. }
             | Effect::TimeOutHandOff { node, .. }
-            | Effect::WithdrawOrder { node } => node.clone(),
+            | Effect::WithdrawCommand { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();
                 let of =

@@ -133,7 +133,7 @@ pub enum Effect {
         why: String,
     },
     /// Withdraw the current command from the node's `NodeCommand`.
-    WithdrawOrder {
+    WithdrawCommand {
         /// The node.
         node: String,
     },
@@ -178,11 +178,11 @@ pub struct PlanSettings {
     pub job_start: Duration,
     /// Time in which the node executor must answer a command. After it, a Job gets the operation, where the kubelet can start one
     /// by now. It is longer than the preflight may take (`check` in the probe's bounds), because the node executor reports nothing
-    /// before it is done. Together with the start time of a Job, it is no longer than `order_ttl_seconds`, which a node counts
+    /// before it is done. Together with the start time of a Job, it is no longer than `command_ttl_seconds`, which a node counts
     /// from its first read of the operation.
     pub agent_start: Duration,
     /// Seconds within which a command may be started.
-    pub order_ttl_seconds: u32,
+    pub command_ttl_seconds: u32,
     /// An action without an answer within this time has failed.
     pub answer_within: Duration,
     /// How long a cache may lag behind a write.
@@ -204,7 +204,7 @@ impl Default for PlanSettings {
             failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),
             agent_start: Duration::from_secs(75),
-            order_ttl_seconds: 120,
+            command_ttl_seconds: 120,
             answer_within: Duration::from_mins(3),
             cache_lag: Duration::from_mins(1),
             settle: Duration::from_mins(1),

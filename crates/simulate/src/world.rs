@@ -217,7 +217,7 @@ impl World {
             Effect::Act { node, .. }
             | Effect::Remove { node, .. }
             | Effect::TimeOutHandOff { node, .. }
-            | Effect::WithdrawOrder { node } => node.clone(),
+            | Effect::WithdrawCommand { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
             }

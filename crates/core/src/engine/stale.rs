@@ -62,7 +62,7 @@ pub(super) fn order(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediation]
         .any(|step| step.operation_id == order.operation_id);
     let ttl = Duration::from_secs(order.ttl_seconds.into());
     let is_old = since(ctx.snapshot.now, order.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
-    (is_known || is_old).then(|| Effect::WithdrawOrder { node: node.name.to_owned() })
+    (is_known || is_old).then(|| Effect::WithdrawCommand { node: node.name.to_owned() })
 }
 
 /// Whether the controller withdraws a command although the end of its attempt is still awaited.

@@ -131,7 +131,7 @@ impl MarkForReboot {
             return Poll::End(StepState::TimedOut, self.with_report(node, record, &why));
         }
         if record.reason.is_none() {
-            requeue.when_past(Duration::from_secs(settings.order_ttl_seconds.into()), waited);
+            requeue.when_past(Duration::from_secs(settings.command_ttl_seconds.into()), waited);
             requeue.after(settings.answer_within.saturating_sub(waited));
         } else {
             requeue.when_past(settings.cache_lag, age);

@@ -22,7 +22,7 @@ pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault) -> ActionCommand {
         marker_expires_after_seconds: None,
         // Every repetition has the same time: a repeated command is the same command.
         issued_at: record.scheduled_at,
-        ttl_seconds: cluster.settings.order_ttl_seconds,
+        ttl_seconds: cluster.settings.command_ttl_seconds,
     }
 }
 

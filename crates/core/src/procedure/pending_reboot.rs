@@ -46,7 +46,7 @@ pub(crate) fn until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation
     }
     let now = ctx.snapshot.now;
     let still = |until: Timestamp| (until > now).then_some(until);
-    let ttl = Duration::from_secs(ctx.settings.order_ttl_seconds.into());
+    let ttl = Duration::from_secs(ctx.settings.command_ttl_seconds.into());
     // After this time no probe starts the command, whichever of its reports the controller has not seen yet.
     let unheard = step.scheduled_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
     let report = node.report.filter(|_| node.probe == Probe::Reporting);

@@ -80,7 +80,7 @@ impl Procedure for Reboot {
         let timeout = self.verification(cx).timeout;
         let age = since(now, cx.began());
         if age < timeout {
-            let ttl = Duration::from_secs(cx.cluster.settings.order_ttl_seconds.into());
+            let ttl = Duration::from_secs(cx.cluster.settings.command_ttl_seconds.into());
             requeue.when_past(ttl, since(now, record.scheduled_at));
             return Poll::Wait(timeout.saturating_sub(age));
         }

@@ -37,7 +37,7 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
     assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)"], "it is given time");
     let plan = pass(&mut world, 15);
     assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
-    let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawOrder { .. }));
+    let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawCommand { .. }));
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
     let made = plan.effects.iter().position(is_made);
     assert!(withdrawn.is_some() && withdrawn < made, "{:?}", plan.effects);

@@ -99,7 +99,7 @@ fn render(text: &mut String, plan: &Plan) {
             Effect::TimeOutHandOff { remediation, node, handed, at, why } => {
                 line("expire hand-off", format!("{remediation} {node} {} {at} {why}", json(handed)));
             }
-            Effect::WithdrawOrder { node } => line("withdraw command", node.clone()),
+            Effect::WithdrawCommand { node } => line("withdraw command", node.clone()),
             Effect::DeleteJob { operation_id } => line("delete job", operation_id.clone()),
             Effect::DeleteRemediation { name } => line("delete", name.clone()),
         }

@@ -131,7 +131,7 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 );
             }
             Effect::DeleteRemediation { name } => assert!(!snapshot.remediations[name].is_live()),
-            Effect::WithdrawOrder { .. } | Effect::DeleteJob { .. } => {}
+            Effect::WithdrawCommand { .. } | Effect::DeleteJob { .. } => {}
         }
     }
     assert!(acts.values().all(|count| *count == 1), "one step a node: {acts:?}");

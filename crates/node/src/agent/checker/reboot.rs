@@ -21,7 +21,7 @@ impl Checker {
     }
 
     /// Checks that the fault still exists, and that nobody has taken its daemon out of service.
-    pub(in crate::agent) async fn still_as_sick(
+    pub(in crate::agent) async fn still_faulty(
         &self,
         command: &ActionCommand,
         process: Option<&ProcessRef>,
@@ -30,7 +30,7 @@ impl Checker {
         match (command.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
                 let unit = self.nobody_has_stopped(Daemon::Runtime).await?;
-                self.runtime_still_sick(kind, unit.as_ref()).await?;
+                self.runtime_still_faulty(kind, unit.as_ref()).await?;
             }
             (F::KubeletDown, None) => {
                 let unit = self.nobody_has_stopped(Daemon::Kubelet).await?;

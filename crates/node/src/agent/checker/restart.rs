@@ -55,7 +55,7 @@ impl Checker {
                     (FaultType::FdExhaustion, None) => {
                         return Err(Refusal::new(OutcomeReason::TargetGone, "the runtime does not run any more"));
                     }
-                    _ => self.runtime_still_sick(kind, Some(&unit.seen)).await?,
+                    _ => self.runtime_still_faulty(kind, Some(&unit.seen)).await?,
                 }
                 Ok(unit)
             }
@@ -111,7 +111,7 @@ impl Checker {
     }
 
     /// Checks that the runtime is still faulty. `unit` is the runtime's unit, if it is known.
-    pub(super) async fn runtime_still_sick(&self, kind: FaultType, unit: Option<&UnitSeen>) -> Result<(), Refusal> {
+    pub(super) async fn runtime_still_faulty(&self, kind: FaultType, unit: Option<&UnitSeen>) -> Result<(), Refusal> {
         let answer = match Client::connect(&self.endpoint).await {
             Ok(client) => client.version(self.bounds.call).await.map(|_| client),
             Err(error) => Err(error),

@@ -59,7 +59,7 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
         until: uptime.as_secs().saturating_add(task.expires_after.into()),
         made_at: Timestamp::now().as_second(),
     };
-    checker.still_as_sick(command, task.reboot.process.as_ref()).await?;
+    checker.still_faulty(command, task.reboot.process.as_ref()).await?;
     Ok(Allowed { folder, mark, path: task.path.clone() })
 }
 

@@ -40,7 +40,7 @@ pub(super) fn boot(command: &ActionCommand, helps: Result<(), &str>) -> Result<T
 /// Checks the login manager last, except for the fault itself, which can end at any moment.
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
     let bus = checker.login_manager().await?;
-    checker.still_as_sick(command, task.process.as_ref()).await?;
+    checker.still_faulty(command, task.process.as_ref()).await?;
     Ok(Allowed(bus))
 }
 
