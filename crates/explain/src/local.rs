@@ -95,7 +95,7 @@ fn text(told: &LocalStatus) -> String {
         let _ = writeln!(out, "  kubelet: {started}{since}");
     }
     collectors(&mut out, status.probe.iter().flat_map(|probe| &probe.collectors));
-    calls(&mut out, "calls out now", &told.calls);
+    calls(&mut out, "calls in flight", &told.calls);
     for line in status.probe.iter().flat_map(|probe| &probe.missing_capabilities) {
         let _ = writeln!(out, "  missing: {line}");
     }
@@ -176,23 +176,23 @@ mod tests {
         let text = text(&told);
         for part in [
             "node worker-1",
-            "last judged 3 s ago",
+            "last diagnosis 3 s ago",
             "has taken no report of this probe yet; calls have failed for 90 s: no answer within 10 s",
             "containerd://1.6.20",
             "collector lists      Hung         checked never     a call has been out for 65 s",
-            "calls out now: lists 1\n",
+            "calls in flight: lists 1\n",
             "seconds in which the probe itself was stalled while it waited: lists 2\n",
             "fault HungContainer (Suspected",
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
-        assert!(!text.contains("given up") && !text.contains("  no fault"), "{text}");
+        assert!(!text.contains("abandoned") && !text.contains("  no fault"), "{text}");
     }
 
     #[test]
     fn a_probe_that_has_just_begun_says_so_and_calls_nothing_healthy() {
         let text = text(&LocalStatus { node: "n".into(), ..LocalStatus::default() });
-        assert!(text.contains("not judged yet") && !text.contains("no fault"), "{text}");
+        assert!(text.contains("no diagnosis yet") && !text.contains("no fault"), "{text}");
     }
 
     #[tokio::test]
@@ -202,7 +202,7 @@ mod tests {
         assert!(error.to_string().contains("no probe has run"), "{error}");
         drop(UnixListener::bind(folder.path().join(SOCKET)).unwrap());
         let error = ask(folder.path()).await.unwrap_err();
-        assert!(error.to_string().contains("has ended"), "{error}");
+        assert!(error.to_string().contains("has stopped"), "{error}");
         std::fs::remove_file(folder.path().join(SOCKET)).unwrap();
         let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
         let cut = async {

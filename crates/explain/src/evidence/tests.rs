@@ -54,7 +54,7 @@ fn a_bundle_is_told_for_people() {
         "fault RuntimeUpdateBlocked (Confirmed",
         "its list hangs",
         "collector lists      Hung",
-        "calls out then: lists 1\n",
+        "calls in flight then: lists 1\n",
         "runtime process 700 (containerd), begun at tick 9: state S\n",
         "threads: 1 D, 20 S\n",
         "thread 701: state D, waits in io_schedule\n      [<0>] io_schedule\n",

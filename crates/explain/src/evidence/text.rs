@@ -14,7 +14,7 @@ pub(super) fn text(bundle: &Bundle) -> String {
         let _ = writeln!(out, "  runtime: {} at {}", runtime.version, runtime.endpoint);
     }
     collectors(&mut out, &bundle.collectors);
-    calls(&mut out, "calls out then", &bundle.calls);
+    calls(&mut out, "calls in flight then", &bundle.calls);
     for one in &bundle.processes {
         process(&mut out, one);
     }

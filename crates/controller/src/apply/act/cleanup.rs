@@ -288,7 +288,7 @@ mod tests {
         let (open, closed) = (node(&json!({"spec": {}})), node(&json!({})));
         let of_closed = release(&closed, Some(&of("n0")), Some("successor"));
         assert_eq!((of_closed.patch, of_closed.event), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
-        assert!(of_closed.what.ends_with("kubectl uncordon w1 opens it"), "{}", of_closed.what);
+        assert!(of_closed.what.ends_with("to make it schedulable: kubectl uncordon w1"), "{}", of_closed.what);
         let of_open = release(&open, Some(&of("n0")), None);
         assert_eq!((of_open.patch, of_open.event), (mark_off, Some(Kind::Uncordoned)));
         // On its own machine, and if nobody knows which machine that was, the cordon is removed together with the annotation.
@@ -316,7 +316,8 @@ mod tests {
         for successor in [None, Some("successor")] {
             let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), successor);
             assert_eq!((theirs.patch, theirs.event), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
-            let said = "it stays unschedulable, since kubectl has cordoned it: kubectl uncordon w1 opens it";
+            let said =
+                "it stays unschedulable, since kubectl has cordoned it; to make it schedulable: kubectl uncordon w1";
             assert!(theirs.what.ends_with(said), "{}", theirs.what);
         }
         let no_names: [&[&str]; 5] = [

@@ -159,7 +159,7 @@ async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     assert!(claims.claim(&command, None).unwrap());
     let lost = node.execute(&command).await;
     assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
-    assert!(lost.message.contains("has left no /run/reboot-required"), "{}", lost.message);
+    assert!(lost.message.contains("did not create /run/reboot-required"), "{}", lost.message);
     assert!(!node.file().exists());
     // Of another operation, or of somebody else.
     fs::write(node.file(), "*** System restart required ***\n").unwrap();

@@ -68,7 +68,7 @@ async fn who_has_died_right_after_the_call_does_not_call_again() {
     let claims = super::super::claims::Claims::new(&daemons.node.stage.path("state"));
     claims.prepare().unwrap();
     assert!(claims.claim(&command, None).unwrap());
-    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::AlreadyExecuted, "has died");
+    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::AlreadyExecuted, "ended without a result");
 }
 
 #[tokio::test]
