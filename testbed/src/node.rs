@@ -167,9 +167,10 @@ impl Node {
         self.stand_in
     }
 
-    /// Port of the kubelet's health check on 127.0.0.1, which all nodes of a bed share.
+    /// Port of the kubelet's health check on 127.0.0.1, which all nodes of a bed share. None has the default port, 10248: a kubelet that
+    /// answers there would be taken for that of every node.
     pub fn healthz_port(&self) -> u16 {
-        10248 + 100 * (u16::from(self.number) - 1)
+        10248 + 100 * u16::from(self.number)
     }
 
     /// How the kubelet is called, whoever starts it.
