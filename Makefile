@@ -55,7 +55,7 @@ check: protoc ## What needs no test bed: format, clippy, tests, examples, genera
 	@.ci/stages check
 
 .PHONY: test
-test: protoc ## All of check in full depth, a real control plane, real nodes (25 minutes)
+test: protoc ## All of check in full depth, a real control plane, real nodes (half an hour)
 	@.ci/stages test
 
 .PHONY: test-slow

@@ -35,7 +35,8 @@ pub const CONFIG_NAME: &str = "cluster";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RemediationConfigSpec {
     /// True = no step starts in this cluster, whoever requests it. Drains, hand-overs and reboot markers end at once;
-    /// any other step finishes, then its remediation is cancelled. Cordons, taints and hand-overs are removed; quarantined nodes stay cordoned. Checks and reports continue.
+    /// any other step finishes, then its remediation is cancelled. Cordons, taints and hand-overs are removed; quarantined
+    /// nodes stay cordoned. Checks and reports continue.
     #[serde(default)]
     pub suspend: bool,
     /// Why, for the people who find it suspended. At most 256 characters.
