@@ -66,7 +66,7 @@ impl Log {
         let (lines, entries) = sync_channel(WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
-        let write = move || write_all(&entries, &lost, Harmless(output));
+        let write = move || write_entries(&entries, &lost, Harmless(output));
         thread::Builder::new().name("nrh-log".to_owned()).stack_size(64 << 10).spawn(write)?;
         Ok(Self { lines, dropped })
     }
@@ -93,15 +93,19 @@ impl Write for Log {
     }
 }
 
-fn write_all(entries: &Receiver<Entry>, dropped: &AtomicU64, mut output: impl Write) {
+fn write_entries(entries: &Receiver<Entry>, dropped: &AtomicU64, mut output: impl Write) {
     while let Ok(entry) = entries.recv() {
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let _ = writeln!(output, r#"{{"level":"WARN","message":"{lost} log lines are lost: nobody read them"}}"#);
         }
         match entry {
+            // There is nowhere to report that the log cannot be written.
             Entry::Line(line) => drop(output.write_all(&line)),
-            Entry::End(written) => drop(output.flush().map(|()| written.try_send(()))),
+            Entry::End(written) => {
+                let _ = output.flush();
+                let _ = written.try_send(());
+            }
         }
     }
 }

@@ -66,6 +66,15 @@ pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
+/// The first program of this name in the folders.
+///
+/// # Errors
+/// When none of them has it.
+pub fn find(folders: &[PathBuf], name: &str) -> Result<PathBuf> {
+    let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.with_context(|| format!("no {name} in {folders:?}"))
+}
+
 /// `NRH_TESTBED_CACHE`, or a folder of the user's cache.
 pub(crate) fn cache_root() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);

@@ -16,6 +16,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
+    assets,
     node::{CONTAINERD_COMMAND, Node, Place},
     packages,
     process::{Identity, wait_until},
@@ -191,7 +192,7 @@ impl Node {
         let (program, arguments) = command.split_first().context("no program")?;
         // systemd itself does not search the bed's folders.
         let realm = self.realm()?;
-        let own = realm.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
+        let own = assets::find(&realm.path, program).ok();
         let program = own.or_else(|| packages::find(program)).with_context(|| format!("no {program}"))?;
         // Folders may have spaces, and it takes a percent sign for the start of a specifier.
         let quoted = |word: &str| format!("\"{}\"", word.replace('%', "%%"));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::Fault;
-use crate::fake_api::world::World;
+use crate::fake_api::world::{Replica, World};
 
 const CORDONED_BY: &str = "runtimehealth.io/cordoned-by";
 const TAINTED_BY: &str = "runtimehealth.io/tainted-by";
@@ -16,6 +16,15 @@ fn world(mark: &Value) -> World {
     let world = World::probing(3, &json!([mark, World::release()[0].clone(), {"action": "Notify"}]));
     world.kubelets();
     world
+}
+
+/// A world whose controller has cordoned the faulty node w1.
+async fn cordoned() -> (World, Replica) {
+    let world = world(&json!({"action": "Cordon"}));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("cordoned", || !mark(&world, CORDONED_BY).is_null()).await;
+    (world, replica)
 }
 
 fn node(world: &World) -> Value {
@@ -35,10 +44,7 @@ fn warned(world: &World, said: &str) -> Vec<Value> {
 /// A tool has put the annotations of the old Node on the new one, and a person cordons that one.
 #[tokio::test(start_paused = true)]
 async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
-    let world = world(&json!({"action": "Cordon"}));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("cordoned", || !mark(&world, CORDONED_BY).is_null()).await;
+    let (world, _replica) = cordoned().await;
     let old = mark(&world, CORDONED_BY);
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     world.until("uncordoned", || mark(&world, CORDONED_BY).is_null()).await;
@@ -62,10 +68,7 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
 /// Another tool takes the node out of service meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_stays_cordoned_for_others_is_not_told_to_be_uncordoned() {
-    let world = world(&json!({"action": "Cordon"}));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("cordoned", || !mark(&world, CORDONED_BY).is_null()).await;
+    let (world, _replica) = cordoned().await;
     world.api.change("nodes", "w1", |node| {
         node["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     });

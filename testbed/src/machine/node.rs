@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED, runtime};
 use crate::layout::{Layout, called};
@@ -36,7 +36,7 @@ impl Model {
         let runtime = runtime::program(platform.layout)?;
         packages::ensure(packages::MACHINE, progress)?;
         packages::ensure(packages::MACHINE_IMAGE, progress)?;
-        let kubelet = programs.iter().map(|folder| folder.join("kubelet")).find(|path| path.is_file());
+        let kubelet = assets::find(programs, "kubelet")?;
         let runc = match platform.oci {
             Oci::Runc(version) => Some(assets::runc(version, progress)?),
             Oci::Package(_) => None,
@@ -49,7 +49,7 @@ impl Model {
             containerd: platform.containerd.map_or(Ok(Vec::new()), |version| assets::containerd(version, progress))?,
             runc,
             runtime,
-            kubelet: kubelet.context("no kubelet")?,
+            kubelet,
         })
     }
 }

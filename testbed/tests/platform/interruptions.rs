@@ -141,8 +141,7 @@ pub fn survives_other_containerd(bed: &mut Bed) -> String {
 /// Has another version of the kubelet run, and the bed's own again. Where the platform names one, it only restarts.
 pub fn survives_other_kubelet(bed: &mut Bed) -> String {
     let platform = crate::platform();
-    let folders = platform.programs(&[assets::NODE], true).unwrap();
-    let own = folders.iter().map(|folder| folder.join("kubelet")).find(|path| path.is_file()).unwrap();
+    let own = assets::find(&platform.programs(&[assets::NODE], true).unwrap(), "kubelet").unwrap();
     if platform.kubernetes.is_some() {
         let restarts = |bed: &mut Bed, name: &str| bed.node(name).unwrap().change_kubelet(&own).unwrap();
         return format!("restarted: {}", survives(bed, &Interruption::of(true, &restarts)));

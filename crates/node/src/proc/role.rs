@@ -176,15 +176,14 @@ impl Prover {
     }
 
     /// A plugin whose caller has ended: a child of process 1 with no runtime above it. Its executable alone proves little then,
-    /// so its environment must hold all variables of a call. A runtime calls a plugin without arguments: what has some is a
-    /// daemon that a plugin has started, with that plugin's environment (`azure-vnet-telemetry -d …`).
+    /// so its environment must hold all variables of a call.
     fn left_plugin(&self, handle: &Handle, exe: &Path) -> io::Result<Option<Proof>> {
         if !self.in_cni_folder(exe) {
             return Ok(None);
         }
         let environ = handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS", "CNI_NETNS"])?;
         let [Some(command), Some(sandbox_id), args, Some(_)] = environ else { return Ok(None) };
-        if handle.args()?.len() > 1 {
+        if has_arguments(handle)? {
             return Ok(None);
         }
         let (plugin, pod_uid) = (file_name(exe), args.as_deref().and_then(pod_uid));
@@ -265,9 +264,8 @@ impl Prover {
                 None => return Ok(None),
             }
         };
-        // What a plugin starts is either a delegated plugin, without arguments, or a daemon.
-        let has_arguments = || handle.args().is_ok_and(|args| args.len() > 1);
-        if !self.is_caller(runtime, is_caller_name)? || by_exe && process.parent != runtime.pid && has_arguments() {
+        let is_daemon = || by_exe && process.parent != runtime.pid && has_arguments(handle).unwrap_or_default();
+        if !self.is_caller(runtime, is_caller_name)? || is_daemon() {
             return Ok(None);
         }
         let (command, sandbox_id, args) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS"]) {
@@ -294,6 +292,12 @@ impl Prover {
         }
         Ok(is_named(program(&handle.exe()?, process)))
     }
+}
+
+/// Whether the program of a plugin's folder has arguments. A runtime calls a plugin without any, and so does a plugin that delegates. What
+/// has some is a daemon that a plugin has started, with the environment of the call (`azure-vnet-telemetry -d …`).
+fn has_arguments(handle: &Handle) -> io::Result<bool> {
+    Ok(handle.args()?.len() > 1)
 }
 
 /// The name of a program: that of its executable. k3s's containerd is the executable of all of k3s, and the name of the process

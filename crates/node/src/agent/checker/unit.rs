@@ -177,18 +177,16 @@ impl Checker {
         let (prover, name) = (self.prover.clone(), unit.name.clone());
         let find = move || -> std::io::Result<Option<RawProcess>> {
             let table = proc::table(prover.root())?;
-            let is_other = |process: &RawProcess| match Process::read(prover.root(), process.pid, "") {
-                Ok(seen) if seen.is_in(&name) => {
-                    let proof = prover.prove(&table, process)?;
-                    Ok(!matches!(proof, Some(Proof::Runtime { .. } | Proof::Kubelet)))
-                }
-                Ok(_) => Ok(false),
-                Err(error) if proc::is_gone(&error) => Ok(false),
-                Err(error) => Err(error),
+            let is_other = |process: &RawProcess| -> std::io::Result<bool> {
+                let is_daemon = |proof| matches!(proof, Some(Proof::Runtime { .. } | Proof::Kubelet));
+                let is_here = Process::read(prover.root(), process.pid, "")?.is_in(&name);
+                Ok(is_here && !is_daemon(prover.prove(&table, process)?))
             };
             for process in table.iter().filter(|process| !process.is_dead()) {
-                if is_other(process)? {
-                    return Ok(Some(process.clone()));
+                match is_other(process) {
+                    Ok(true) => return Ok(Some(process.clone())),
+                    Err(error) if !proc::is_gone(&error) => return Err(error),
+                    _ => {}
                 }
             }
             Ok(None)

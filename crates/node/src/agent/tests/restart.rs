@@ -182,7 +182,7 @@ async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or
     daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::KubeletBusy, "began 10s ago");
 }
 
-/// Told by the default port of a kubelet, at which one in a program of an unknown name answers (`MicroShift`).
+/// `MicroShift`'s kubelet answers at the default port, and its process has another name.
 #[tokio::test]
 async fn a_health_check_that_answers_contradicts_a_table_without_a_kubelet() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));

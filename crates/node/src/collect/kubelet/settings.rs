@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ use nrh_core::observation::RUNTIME_REQUEST_TIMEOUT;
 use nrh_core::observation::{KubeletSettings, SettingsSource};
 use nrh_core::text::bounded;
 
+use super::USUAL_HEALTHZ;
 use super::server::Server;
 
 /// Largest configuration file that is read.
@@ -50,8 +51,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            healthz_port: 10248,
-            healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            healthz_port: USUAL_HEALTHZ.port(),
+            healthz_address: USUAL_HEALTHZ.ip(),
             healthz_is_guess: false,
             runtime_endpoint: None,
             usual_runtime: None,
