@@ -64,7 +64,7 @@ fn fleet(nodes: usize, policies: usize) -> Snapshot {
         node_uid: Some(format!("uid-{name}")),
         heartbeat: Some(Heartbeat {
             arrived: Duration::from_secs(5),
-            dated: true,
+            age_known: true,
             interval: Duration::from_secs(15),
             sequence: 7,
             boot_id: "b".into(),

@@ -56,7 +56,7 @@ fn reported(object: &NodeRuntimeHealth) -> ReportView {
         arrivals.note(probe, false, start + later, later);
     }
     let now = start + Duration::from_secs(6);
-    report::age(&mut view, arrivals.age(now), arrivals.is_dated());
+    report::age(&mut view, arrivals.age(now), arrivals.is_age_known());
     view
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Places {
     /// Units of containerd and of the kubelet.
     units: [&'static str; 2],
     /// The program that starts both, where one unit runs both.
-    pub(crate) starter: Option<&'static str>,
+    pub(crate) runtime_binary: Option<&'static str>,
 }
 
 impl Layout {
@@ -60,7 +60,7 @@ impl Layout {
                 state: "/run/containerd",
                 kubelet_root: "/var/lib/kubelet",
                 units: ["containerd", "kubelet"],
-                starter: None,
+                runtime_binary: None,
             },
             Self::K3s => Places {
                 kubelet: ("/var/lib/rancher/k3s/data/agent/bin/k3s", "k3s-agent"),
@@ -69,7 +69,7 @@ impl Layout {
                 root: "/var/lib/rancher/k3s/agent/containerd",
                 state: "/run/k3s/containerd",
                 units: ["k3s-agent", "k3s-agent"],
-                starter: Some("/usr/local/bin/k3s"),
+                runtime_binary: Some("/usr/local/bin/k3s"),
                 ..Self::Usual.places()
             },
             Self::Rke2 => Places {
@@ -77,7 +77,7 @@ impl Layout {
                 containerd: ("/var/lib/rancher/rke2/data/current/bin/containerd", "containerd"),
                 root: "/var/lib/rancher/rke2/agent/containerd",
                 units: ["rke2-agent", "rke2-agent"],
-                starter: Some("/usr/local/bin/rke2"),
+                runtime_binary: Some("/usr/local/bin/rke2"),
                 ..Self::K3s.places()
             },
             Self::K0s => Places {
@@ -88,7 +88,7 @@ impl Layout {
                 state: "/run/k0s/containerd",
                 kubelet_root: "/var/lib/k0s/kubelet",
                 units: ["k0sworker", "k0sworker"],
-                starter: Some("/usr/local/bin/k0s"),
+                runtime_binary: Some("/usr/local/bin/k0s"),
             },
             Self::MicroK8s => Places {
                 kubelet: ("/snap/microk8s/current/kubelite", "kubelite"),
@@ -98,7 +98,7 @@ impl Layout {
                 state: "/var/snap/microk8s/common/run/containerd",
                 kubelet_root: "/var/snap/microk8s/common/var/lib/kubelet",
                 units: ["snap.microk8s.daemon-containerd", "snap.microk8s.daemon-kubelite"],
-                starter: None,
+                runtime_binary: None,
             },
             Self::Docker => {
                 Places { socket: "/run/cri-dockerd.sock", units: ["cri-docker", "kubelet"], ..Self::Usual.places() }

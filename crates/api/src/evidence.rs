@@ -36,9 +36,9 @@ pub struct Bundle {
     /// How each collector was.
     #[serde(default)]
     pub collectors: Vec<CollectorStatus>,
-    /// What had become of the probe's calls.
+    /// The probe's calls: in flight, abandoned, stalled.
     #[serde(flatten)]
-    pub calls: Outstanding,
+    pub calls: CallCounts,
     /// The processes involved.
     #[serde(default)]
     pub processes: Vec<ProcessEvidence>,
@@ -48,7 +48,7 @@ pub struct Bundle {
     /// The journals of the runtime and the kubelet.
     #[serde(default)]
     pub journal: Section,
-    /// What the runtime's own threads of execution are at.
+    /// The stacks of the runtime's goroutines.
     #[serde(default)]
     pub goroutines: Section,
 }
@@ -109,7 +109,7 @@ pub struct ProcessEvidence {
     /// Its control groups.
     #[serde(default)]
     pub groups: Section,
-    /// Why it is not told of as a whole; empty where it is.
+    /// Why the evidence of this process is incomplete. Empty if it is complete.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
@@ -133,20 +133,20 @@ pub struct ThreadEvidence {
 /// What became of the collectors' calls, by collector.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Outstanding {
+pub struct CallCounts {
     /// Calls out now.
     #[serde(rename = "callsOut")]
     pub out: BTreeMap<String, usize>,
     /// Calls dropped without an answer since the probe began.
-    #[serde(rename = "callsGivenUp")]
-    pub given_up: BTreeMap<String, u64>,
-    /// Seconds in which calls were out and the probe itself could not run, since it began. They are not taken for the
-    /// silence of others.
-    pub held_up_seconds: BTreeMap<String, f64>,
+    #[serde(rename = "callsAbandoned")]
+    pub abandoned: BTreeMap<String, u64>,
+    /// Seconds since the probe started in which calls were out and the probe itself could not run. The probe does not count them
+    /// as time without an answer.
+    pub stalled_seconds: BTreeMap<String, f64>,
 }
 
 impl Bundle {
-    /// As JSON, within the ceiling: what does not fit is left out, the least telling first, and the bundle says so.
+    /// Serializes the bundle as JSON, within the maximum size. It drops the least useful parts first and notes each dropped part.
     pub fn into_json(mut self) -> serde_json::Result<Vec<u8>> {
         const CUT: &str = "left out: the bundle would be larger than 128 KiB";
         loop {

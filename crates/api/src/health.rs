@@ -16,7 +16,7 @@ use nrh_core::command::Outcome;
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::observation::KubeletSettings;
 use nrh_core::plan::Health;
-use nrh_core::remediation::Stopped;
+use nrh_core::remediation::CancelledRemediation;
 use nrh_core::snapshot::TriState;
 
 /// What people request of a node. The probe and the controller write everything else.
@@ -291,7 +291,7 @@ pub struct RemediationStatus {
     /// A person has cancelled the remediation of this node: nothing starts for an hour. Kept here because the
     /// NodeRemediation may be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancelled: Option<Stopped>,
+    pub cancelled: Option<CancelledRemediation>,
     /// What is blocked and why, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 512)))]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::NodeRuntimeHealthStatus;
-use crate::evidence::Outstanding;
+use crate::evidence::CallCounts;
 
 #[cfg(target_os = "linux")]
 mod folder;
@@ -30,7 +30,7 @@ pub struct LocalStatus {
     pub status: NodeRuntimeHealthStatus,
     /// State of the probe's calls.
     #[serde(flatten)]
-    pub calls: Outstanding,
+    pub calls: CallCounts,
     /// Number of live tasks of the probe: a few fixed ones, and one per outstanding call.
     #[serde(default)]
     pub tasks: usize,

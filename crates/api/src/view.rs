@@ -3,7 +3,7 @@
 
 use nrh_core::snapshot::Snapshot;
 
-use guard::{BoundedStatus, Unread};
+use guard::{BoundedStatus, UnreadableObject};
 
 pub mod command;
 pub mod guard;
@@ -19,7 +19,7 @@ pub trait View: BoundedStatus {
     /// Stores an object.
     fn store(&self, name: &str, snapshot: &mut Snapshot) -> bool;
     /// Stores that an object exists and cannot be read. It does not count as gone: it blocks its node, or starts nothing.
-    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool;
+    fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool;
     /// Removes an object that is gone.
     fn remove(name: &str, snapshot: &mut Snapshot) -> bool;
     /// Why an object cannot be used although it can be read.

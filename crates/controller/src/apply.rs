@@ -25,15 +25,15 @@ mod act;
 mod disruption;
 mod drain;
 mod hand_off;
-mod lately;
 mod manual;
 mod preflight;
+mod recent_answers;
 mod remediation;
 mod taint;
 
 pub use disruption::Kills;
-pub use lately::Lately;
 use preflight::PreflightRequest;
+pub use recent_answers::RecentAnswers;
 
 /// Key of the ledger's chain.
 const LEDGER: &str = "ledger";
@@ -175,7 +175,7 @@ pub struct Applier {
     /// Image of the Jobs.
     pub image: String,
     /// What was read or written within the last moments.
-    pub lately: Lately,
+    pub lately: RecentAnswers,
     /// Pods whose shims were killed within the last moments.
     pub kills: Kills,
     /// Settings of the decision.
@@ -343,7 +343,7 @@ impl Applier {
             Effect::WriteRemediation(remediation) => self.write_remediation(&remediation).await,
             Effect::BeginManualRequest(remediation) => self.begin_manual(&remediation).await,
             Effect::UpdateManualRequest { name, identity, message, .. } => {
-                self.tell_manual(&name, &identity, &message).await
+                self.write_pending_reason(&name, &identity, &message).await
             }
             Effect::Act { remediation, operation_id, node, operation, .. } => {
                 let request = PreflightRequest {

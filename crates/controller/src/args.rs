@@ -14,8 +14,8 @@ pub struct ControllerArgs {
     /// Where `/metrics` is served.
     #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
-    /// Ask the API server whose the token of a request for `/metrics` is, and whether that account may `get` the non-resource URL
-    /// `/metrics`. With `false` everybody may.
+    /// Authenticate each request for `/metrics` (`TokenReview`), and authorize it (`SubjectAccessReview`: `get` on the non-resource URL
+    /// `/metrics`). With `false`, every client may read the metrics.
     #[arg(long, env = "NRH_METRICS_AUTH", default_value_t = true, action = ArgAction::Set)]
     pub metrics_auth: bool,
     /// Audience for which a token for `/metrics` has to be made; by default that of the API server itself.

@@ -45,7 +45,7 @@ pub mod policies;
 pub mod proof;
 mod refresh;
 pub mod report;
-pub mod said;
+pub mod report_conditions;
 pub mod suspects;
 pub mod template;
 pub mod versions;
@@ -63,7 +63,7 @@ use known_pods::KnownPods;
 use pod_reads::PodReads;
 use policies::{ConfigRow, PolicyRow};
 use report::ControllerStatus;
-use said::Said;
+use report_conditions::ConditionText;
 use versions::AllVersions;
 use wakes::Wakes;
 
@@ -132,7 +132,7 @@ pub struct State {
     /// The distinct sets of conditions of Nodes.
     shared: Shared<[ExternalCondition]>,
     /// The contents of conditions of reports.
-    said: Shared<Said>,
+    said: Shared<ConditionText>,
     /// Since when conditions have matched what policies ask for, by the time since `started`.
     notices: ConditionHistory,
     /// How often nodes have changed, by the time since `started`.
@@ -212,7 +212,7 @@ impl State {
             view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && names_pod(&f.fault))
         });
         let with_remediation = self.snapshot.remediations.values().filter(|e| e.is_live()).map(|e| &e.node);
-        let mut suspects: Vec<&SuspectPod> = self.pod_reads.unwell().collect();
+        let mut suspects: Vec<&SuspectPod> = self.pod_reads.unhealthy().collect();
         suspects.retain(|pod| pod.age >= SUSPECT_FOR || pod.overdue.is_some());
         suspects.sort_by_key(|pod| std::cmp::Reverse((pod.overdue, pod.age)));
         let of_suspects = suspects.into_iter().map(|pod| &pod.node).take(SUSPECT_NODES);

@@ -80,7 +80,7 @@ pub fn channel() -> (Events, EventSender) {
 
 impl Events {
     /// Reports an event about a node.
-    pub fn tell(&self, node: &Node, kind: Kind, text: String) {
+    pub fn send_event(&self, node: &Node, kind: Kind, text: String) {
         self.put(Notice::new(about(node), kind, kind.as_str(), text));
     }
 

@@ -254,7 +254,7 @@ mod tests {
         };
         let conditions = NodeCondition::ALL.map(condition);
         let conditions: Vec<_> = serde_json::from_value(json!(conditions)).unwrap();
-        let conditions = crate::cache::said::Conditions::of(&conditions);
+        let conditions = crate::cache::report_conditions::Conditions::of(&conditions);
         let row =
             report::ControllerStatus { owner: Some("u".into()), conditions, ..report::ControllerStatus::default() };
         state.controller_statuses.insert("w1".into(), row);

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Access;
-use super::apply::{Applier, Kills, Lately};
+use super::apply::{Applier, Kills, RecentAnswers};
 use super::cache::{Cache, suspects, watches};
 use super::calls::Calls;
 use super::clock::Clock;
@@ -59,7 +59,7 @@ pub async fn run(mut args: ControllerArgs) -> anyhow::Result<()> {
     let ended = tokio::select! {
         result = controller.run(end.clone()) => result.context("the controller stands down"),
         _ = &mut servers => anyhow::bail!("the HTTP servers ended"),
-        () = told_to_end(end.clone()) => {
+        () = wait_for_shutdown_signal(end.clone()) => {
             Err(anyhow::anyhow!("the last pass did not end within {} s", LAST_PASS.as_secs()))
         }
     };
@@ -73,7 +73,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Cancels `end` at SIGTERM or SIGINT, and returns when the other parts should have ended.
-async fn told_to_end(end: CancellationToken) {
+async fn wait_for_shutdown_signal(end: CancellationToken) {
     let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
         tracing::warn!("signals cannot be caught; the lease will run out by itself at the end");
         return std::future::pending().await;
@@ -161,7 +161,7 @@ impl Controller {
             events,
             metrics,
             image,
-            lately: Lately::default(),
+            lately: RecentAnswers::default(),
             kills: Kills::default(),
             settings,
         };

@@ -26,7 +26,7 @@ pub struct Slots {
     /// entry may be for any type.
     kinds: BTreeMap<String, Kinds>,
     waiting: BTreeSet<String>,
-    unpaid: Vec<String>,
+    without_slot: Vec<String>,
     ceiling: u32,
     not_enforced: Option<String>,
 }
@@ -56,7 +56,7 @@ impl Slots {
         lag: Duration,
     ) -> Self {
         let mut slots = BTreeMap::new();
-        let (mut waiting, mut unpaid, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
+        let (mut waiting, mut without_slot, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
         for (name, slot) in
             stored.iter().flat_map(|ledger| &ledger.slots).filter(|(name, _)| !remediations.contains_key(*name))
         {
@@ -85,7 +85,7 @@ impl Slots {
                     continue;
                 }
                 if stored.is_some() && slot.is_none() && !remediation.was_begun() {
-                    unpaid.push((remediation.started_at, name.clone()));
+                    without_slot.push((remediation.started_at, name.clone()));
                     continue;
                 }
                 let taken_at = slot.map_or(remediation.started_at, |slot| slot.taken_at);
@@ -96,15 +96,15 @@ impl Slots {
                 slots.insert(name.clone(), Slot { node, policy, taken_at, kinds: noted });
             }
         }
-        unpaid.sort_unstable();
-        let unpaid = unpaid.into_iter().map(|(_, name)| name).collect();
+        without_slot.sort_unstable();
+        let without_slot = without_slot.into_iter().map(|(_, name)| name).collect();
         Self {
             stored: stored.cloned(),
             taken: slots,
             simulated: Vec::new(),
             kinds,
             waiting,
-            unpaid,
+            without_slot,
             ceiling,
             not_enforced: None,
         }
@@ -133,8 +133,8 @@ impl Slots {
 
     /// Open remediations that have not acted and have no slot, oldest first. Each gets a slot where there is room, and the slot
     /// must be stored before the remediation acts. Where there is no room, the remediation ends.
-    pub fn unpaid(&self) -> Vec<String> {
-        self.unpaid.clone()
+    pub fn without_slot(&self) -> Vec<String> {
+        self.without_slot.clone()
     }
 
     /// A remediation of the node, other than `name`, that holds a slot although nobody can see it (yet).
@@ -222,7 +222,7 @@ impl Slots {
         let (all, ceiling) = (self.all(bounds.mode), self.ceiling);
         if all >= usize::try_from(ceiling).unwrap_or(usize::MAX) {
             let message = format!(
-                "{all} slot(s) are taken, the whole cluster has {ceiling}: the next starts when one is given back"
+                "{all} slot(s) are taken, the whole cluster has {ceiling}: the next starts when one is released"
             );
             return Some((BlockReason::ClusterLimit, message));
         }
@@ -244,7 +244,7 @@ impl Slots {
 
     /// Since when a remediation that is to be created holds its slot. While it cannot be created, this time is renewed now and
     /// then: the slot of a remediation that nobody sees is kept for `lag`, and each renewal writes the ledger.
-    pub fn held_since(&self, remediation: &str, now: Timestamp, lag: Duration) -> Timestamp {
+    pub fn slot_taken_at(&self, remediation: &str, now: Timestamp, lag: Duration) -> Timestamp {
         let blocked = self.slot(remediation).map(|slot| slot.taken_at);
         blocked.filter(|taken_at| since(now, *taken_at) < lag / 2).unwrap_or(now)
     }

@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn where_nobody_could_check_nothing_is_true() {
-        let findings = diagnose(&Node::blind(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&Node::unavailable(), Known::default(), &Thresholds::default());
         for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, TriState::Unknown, "{one:?}");
             assert!(!one.message.is_empty());

@@ -33,7 +33,7 @@ use super::thresholds::{Thresholds, task_max_age};
 ///     clock: Reading::Never,
 ///     pressure: Default::default(),
 /// };
-/// // Nobody has checked: nothing is sick, and nothing is clean.
+/// // No collector has checked. So no fault is found, and none is ruled out.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
 /// assert!(findings.sightings.is_empty());
 /// assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));

@@ -75,7 +75,7 @@ pub struct NodePod {
     /// API while its containers run.
     pub has_no_grace: bool,
     /// Whether it was created after the cordon and tolerates it. After an eviction it would come back.
-    pub is_back: bool,
+    pub recreated_after_cordon: bool,
 }
 
 impl NodePod {
@@ -88,14 +88,14 @@ impl NodePod {
             has_empty_dir: false,
             is_ours: false,
             has_no_grace: false,
-            is_back: false,
+            recreated_after_cordon: false,
         }
     }
 }
 
 /// The decision for a pod in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum EvictionDecision {
     /// It may stay. The drain does not wait for it.
     Stays,
     /// It is terminating. The drain waits for it.
@@ -153,30 +153,30 @@ pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String,
 
 impl Drain {
     /// The decision for this pod.
-    pub fn fate(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> Fate {
+    pub fn eviction_decision(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> EvictionDecision {
         let is_left_out = self.excluded_namespaces.iter().any(|like| text::matches_pattern(like, &pod.pod.namespace));
         let has_place_here = matches!(pod.owner, Owner::DaemonSet | Owner::Kubelet) || pod.is_ours || is_left_out;
         match pod.state {
-            _ if has_place_here => return Fate::Stays,
-            PodState::Finished => return Fate::Stays,
-            PodState::Terminating => return Fate::Going,
+            _ if has_place_here => return EvictionDecision::Stays,
+            PodState::Finished => return EvictionDecision::Stays,
+            PodState::Terminating => return EvictionDecision::Going,
             PodState::Live => {}
         }
         if let Some(why) = hung.get(&pod.pod.uid) {
-            return Fate::Blocked(why.clone());
+            return EvictionDecision::Blocked(why.clone());
         }
-        if pod.is_back {
-            return Fate::Blocked(
+        if pod.recreated_after_cordon {
+            return EvictionDecision::Blocked(
                 "made after the cordon, which it tolerates: it would come back (excludedNamespaces)".to_owned(),
             );
         }
         if pod.owner == Owner::Nobody && !self.force {
-            return Fate::Blocked("no controller recreates it; set drain.force to evict it".to_owned());
+            return EvictionDecision::Blocked("no controller recreates it; set drain.force to evict it".to_owned());
         }
         if pod.has_empty_dir && !self.delete_empty_dir_data {
-            return Fate::Blocked("it has data in an emptyDir (drain.deleteEmptyDirData)".to_owned());
+            return EvictionDecision::Blocked("it has data in an emptyDir (drain.deleteEmptyDirData)".to_owned());
         }
-        Fate::Evict
+        EvictionDecision::Evict
     }
 
     /// The grace period that is sent with an eviction, in seconds. It is what the policy asks for. Otherwise none is sent, and
@@ -221,11 +221,11 @@ impl Round {
     pub fn begin(drain: &Drain, pods: &[NodePod], hung: &BTreeMap<String, String>, name: &str) -> Self {
         let mut round = Self::default();
         for pod in pods {
-            match drain.fate(pod, hung) {
-                Fate::Stays => {}
-                Fate::Going => round.going.push(pod.pod.clone()),
-                Fate::Evict => round.next.push(pod.clone()),
-                Fate::Blocked(why) => round.blocked.push((pod.pod.clone(), why)),
+            match drain.eviction_decision(pod, hung) {
+                EvictionDecision::Stays => {}
+                EvictionDecision::Going => round.going.push(pod.pod.clone()),
+                EvictionDecision::Evict => round.next.push(pod.clone()),
+                EvictionDecision::Blocked(why) => round.blocked.push((pod.pod.clone(), why)),
             }
         }
         round

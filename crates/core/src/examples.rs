@@ -18,9 +18,9 @@ use std::time::Duration;
 use crate::fault::PodRef;
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
-    KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen,
-    Pressure, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource,
-    Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    KubeletSeen, KubeletSettings, LimitSeen, ListRound, NetworkSeen, OrphanCheck, Owner, PortSeen, PossibleRole,
+    Pressure, ProcessRole, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
+    SettingsSource, Space, StatusSeen, TaskAnswer, UnprovenProcess, Usage,
 };
 
 /// Id of the sandbox of the pod `one`.
@@ -62,7 +62,7 @@ pub fn container(id: &str, sandbox_id: &str, name: &str) -> ContainerSeen {
 }
 
 /// A process that sleeps.
-pub fn process(pid: i32, part: Part) -> ProcessSeen {
+pub fn process(pid: i32, role: ProcessRole) -> ProcessSeen {
     ProcessSeen {
         pid,
         parent: 1,
@@ -73,13 +73,13 @@ pub fn process(pid: i32, part: Part) -> ProcessSeen {
         wchan: Some("futex_wait_queue".into()),
         waited: None,
         still: None,
-        part,
+        role,
     }
 }
 
 /// A network plugin at work for so many seconds, with the files that it holds.
 pub fn plugin(pid: i32, age: u64, sandbox_id: &str, holds: &[&str], waits: bool) -> ProcessSeen {
-    let part = Part::NetworkPlugin {
+    let role = ProcessRole::NetworkPlugin {
         plugin: "ptp".into(),
         sandbox_id: Some(sandbox_id.into()),
         pod_uid: None,
@@ -87,7 +87,7 @@ pub fn plugin(pid: i32, age: u64, sandbox_id: &str, holds: &[&str], waits: bool)
         waits,
         waiters: u32::try_from(holds.len()).unwrap() * 2,
     };
-    ProcessSeen { age: Duration::from_secs(age), parent: 50, command: "ptp".into(), ..process(pid, part) }
+    ProcessSeen { age: Duration::from_secs(age), parent: 50, command: "ptp".into(), ..process(pid, role) }
 }
 
 /// So much of a limit is used.
@@ -169,19 +169,19 @@ impl Node {
             sandboxes_again: vec![SANDBOX.into(), OTHER.into()],
             containers_before: Duration::ZERO,
             answer_bytes: 3000,
-            rechecks: BTreeMap::new(),
+            orphan_checks: BTreeMap::new(),
             unfinished: BTreeMap::new(),
             asked_sandboxes: BTreeMap::new(),
             removals: None,
             round: 1,
         };
-        let shim = |pid, id: &str| process(pid, Part::Shim { id: id.into(), living_children: 2 });
+        let shim = |pid, id: &str| process(pid, ProcessRole::Shim { id: id.into(), living_children: 2 });
         let processes = ProcessTable {
             processes: vec![
-                process(50, Part::Runtime),
+                process(50, ProcessRole::Runtime),
                 shim(100, SANDBOX),
                 shim(200, OTHER),
-                process(60, Part::Kubelet),
+                process(60, ProcessRole::Kubelet),
             ],
             round: 1,
             ..ProcessTable::default()
@@ -217,9 +217,9 @@ impl Node {
     }
 
     /// Nothing that is needed to check is there.
-    pub fn blind() -> Self {
+    pub fn unavailable() -> Self {
         fn no<T>() -> Reading<T> {
-            Reading::Blind { reason: "no socket".into() }
+            Reading::Unavailable { reason: "no socket".into() }
         }
         Self {
             runtime: no(),
@@ -254,11 +254,19 @@ impl Node {
     }
 
     /// A process of that name that waits uninterruptibly, so that nothing of it could be read.
-    pub fn unproven(&mut self, command: &str, may_be: MayBe) {
+    pub fn unproven(&mut self, command: &str, possible_role: PossibleRole) {
         let Reading::Done { value, .. } = &mut self.processes else { panic!("no table") };
         let age = Duration::from_mins(10);
         let waited = Some(Duration::ZERO);
-        let one = Unproven { pid: 700, start_ticks: 7, age, state: 'D', waited, command: command.into(), may_be };
+        let one = UnprovenProcess {
+            pid: 700,
+            start_ticks: 7,
+            age,
+            state: 'D',
+            waited,
+            command: command.into(),
+            possible_role,
+        };
         value.unproven.push(one);
     }
 
@@ -288,7 +296,7 @@ impl Node {
 
     /// The shim of this sandbox, to be changed.
     pub fn shim(&mut self, wanted: &str) -> &mut ProcessSeen {
-        self.table().iter_mut().find(|p| matches!(&p.part, Part::Shim { id, .. } if id == wanted)).unwrap()
+        self.table().iter_mut().find(|p| matches!(&p.role, ProcessRole::Shim { id, .. } if id == wanted)).unwrap()
     }
 
     /// SIGSTOP of a shim, as measured: state T, its tasks do not answer, the lists stay green.
@@ -310,7 +318,7 @@ impl Node {
         list.sandboxes_again.retain(|id| id != SANDBOX);
         list.containers.retain(|container| container.id != SIDECAR);
         list.containers.iter_mut().filter(|container| container.id == WORK).for_each(|c| c.state = state);
-        list.rechecks.insert(WORK.into(), OrphanRecheck::Confirmed);
+        list.orphan_checks.insert(WORK.into(), OrphanCheck::Confirmed);
     }
 
     /// A container is listed as this for so many seconds, and not as running.
@@ -334,7 +342,7 @@ impl Node {
 
     /// A client of the runtime works on a container for so many seconds.
     pub fn runtime_client(&mut self, verb: &str, age: u64) {
-        let client = process(300, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
+        let client = process(300, ProcessRole::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
         self.table().push(ProcessSeen { age: Duration::from_secs(age), ..client });
     }
 }

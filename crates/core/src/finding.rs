@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
-use crate::observation::{ListRound, Observations, Part, ProcessSeen, ProcessTable, Reading, RuntimeKind};
+use crate::observation::{ListRound, Observations, ProcessRole, ProcessSeen, ProcessTable, Reading, RuntimeKind};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::{Confirm, Confirmation, STILL, Thresholds};
+use crate::thresholds::{Confirm, Confirmation, NO_PROGRESS_TIME, Thresholds};
 
 pub(crate) use component::Component;
 pub(crate) use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
@@ -234,7 +234,7 @@ impl HangConfirmation {
 
 /// Whether checks have seen the process make no progress for long.
 pub(crate) fn is_still(process: &ProcessSeen, thresholds: &Thresholds) -> bool {
-    process.still.is_some_and(|still| still >= thresholds.bound(&STILL))
+    process.still.is_some_and(|still| still >= thresholds.bound(&NO_PROGRESS_TIME))
 }
 
 /// The complete result of one pass.
@@ -294,7 +294,7 @@ pub(crate) fn answer<'a, T>(
         Reading::Failed { error, .. } => {
             Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the check of {what} failed: {error}")))
         }
-        Reading::Blind { reason } => {
+        Reading::Unavailable { reason } => {
             Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("cannot check {what}: {reason}")))
         }
     }
@@ -325,7 +325,7 @@ pub(crate) fn lists(seen: &Observations) -> Result<(&ListRound, Duration), Verdi
 /// The process table, if it can be the table of the node: a runtime that answers has a process somewhere.
 pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> {
     let (table, checked) = answer(&seen.processes, seen.now, "processes", STALE)?;
-    let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
+    let runs = table.processes.iter().any(|process| process.role == ProcessRole::Runtime);
     if !runs && answer(&seen.runtime, seen.now, "the runtime", STALE).is_ok() {
         let detail = table.left_out.processes.as_deref().unwrap_or(
             "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind",
@@ -342,6 +342,7 @@ pub(crate) fn absent(table: &ProcessTable, checked: Duration) -> Verdict {
 
 /// Whether the process table shows a process that only the node's own table can show.
 pub(crate) fn shows_host_processes(seen: &Observations) -> bool {
-    let is_of_host = |part: &Part| matches!(part, Part::Runtime | Part::Shim { .. } | Part::Kubelet);
-    processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|process| is_of_host(&process.part)))
+    let is_of_host =
+        |role: &ProcessRole| matches!(role, ProcessRole::Runtime | ProcessRole::Shim { .. } | ProcessRole::Kubelet);
+    processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|process| is_of_host(&process.role)))
 }

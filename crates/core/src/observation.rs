@@ -19,7 +19,9 @@ pub use host::{
 };
 
 pub use port::{PortSeen, RelistsSeen};
-pub use processes::{InitSeen, LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
+pub use processes::{
+    InitSeen, LeftOut, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, UnprovenProcess, is_unresponsive_state,
+};
 
 /// The last answer of one collector. Ages are by the node's monotonic clock, at the moment of diagnosis.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +50,7 @@ pub enum Reading<T> {
         age: Duration,
     },
     /// The node lacks what the check needs (socket missing, permission denied). The result is unknown, never faulty.
-    Blind {
+    Unavailable {
         /// What is missing.
         reason: String,
     },
@@ -121,7 +123,7 @@ pub struct ListRound {
     /// Size in bytes of the larger of the two answers (sandboxes, containers) on the wire.
     pub answer_bytes: usize,
     /// For each suspect container (no listed sandbox): the answer to a direct query.
-    pub rechecks: BTreeMap<String, OrphanRecheck>,
+    pub orphan_checks: BTreeMap<String, OrphanCheck>,
     /// For each container in state created or unknown: how long it has been listed like this.
     pub unfinished: BTreeMap<String, Duration>,
     /// For each sandbox that is not ready and was queried in this round (Docker): whether the runtime knows it by id. `None`: no
@@ -144,7 +146,7 @@ impl ListRound {
 
 /// The answer of the runtime to a query by id for a suspect container and its sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrphanRecheck {
+pub enum OrphanCheck {
     /// The container exists and its sandbox is `NotFound`.
     Confirmed,
     /// The container is gone, or the runtime knows the sandbox: the list had a gap.
@@ -159,12 +161,12 @@ pub struct RemovalSeen {
     /// The container.
     pub container: ContainerSeen,
     /// Docker's answer to a query by id. `None`: no answer yet.
-    pub said: Option<RemovalSaid>,
+    pub said: Option<RemovalState>,
 }
 
 /// What Docker says of a container with a started removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RemovalSaid {
+pub enum RemovalState {
     /// The removal has failed, with this cause (`State.Dead` and `State.Error`).
     Failed(String),
     /// The removal continues, or the container exists again.

@@ -20,8 +20,8 @@ use super::taint::TaintEffect;
 
 pub use super::blocked::BlockReason;
 pub use status_view::{
-    FaultRoom, Health, LimitsView, MAX_SHOWN, NodeStatusView, PolicyStatusView, Remedy, SelfHealing, SpentNode,
-    StormView, TopologyRoom,
+    FaultLimitView, Health, LimitsView, MAX_SHOWN, NodeAtLimit, NodeStatusView, PolicyStatusView, Remedy, SelfHealing,
+    StormView, TopologyLimitView,
 };
 
 /// Something that the controller does not do now.

@@ -121,7 +121,7 @@ impl Verification {
 ///
 /// | then | method |
 /// |---|---|
-/// | the next step follows: this one cannot help | `addresses`, `require_hope`, `require_untried` |
+/// | the next step follows: this one cannot help | `addresses`, `require_progress`, `require_untried` |
 /// | the next step follows: this one is done | `is_done` |
 /// | a new remediation skips the step; an open one waits | `require_available` |
 /// | the step is recorded as skipped, and the next one follows | `skip_reason` |
@@ -135,7 +135,7 @@ pub(crate) trait Procedure {
     fn addresses(&self, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str>;
 
     /// Whether it is worth waiting for the action any longer.
-    fn require_hope(&self, _fault: &Fault, _node: &NodeContext<'_>, _rule: &Rule) -> Result<(), &'static str> {
+    fn require_progress(&self, _fault: &Fault, _node: &NodeContext<'_>, _rule: &Rule) -> Result<(), &'static str> {
         Ok(())
     }
 

@@ -29,15 +29,15 @@ pub use naming::{operation_id, remediation_name, remediation_of};
 pub use step::{Executor, Rounds, StepRecord, StepState};
 
 /// Prefix of the message when a person cancelled a remediation. The engine does not start a new one immediately.
-pub const STOPPED_BY_A_PERSON: &str = "cancelled by a person: ";
+pub const CANCELLED_PREFIX: &str = "cancelled by a person: ";
 
-/// How the message of a remediation ends of which the faults are gone while its node flaps still.
-pub const FLAPS_STILL: &str = "; the node flaps still (condition NodeStable)";
+/// Suffix of the message of a remediation that has resolved its faults while the node still flaps.
+pub const STILL_FLAPPING_SUFFIX: &str = "; the node flaps still (condition NodeStable)";
 
 /// A person has cancelled the remediation of a node; kept for when the remediation itself is deleted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Stopped {
+pub struct CancelledRemediation {
     /// Name of the remediation (a `NodeRemediation`) that was cancelled.
     #[schemars(length(max = 253))]
     pub remediation: String,
@@ -119,7 +119,7 @@ pub struct Remediation {
     pub approval: Option<Approval>,
     /// That a person has ended it, for good.
     pub cancel: Option<Cancel>,
-    /// What a person wanted who has started it by hand.
+    /// The manual request that started it, if any.
     pub manual: Option<ManualRequest>,
     /// Where it stands.
     pub phase: Phase,
@@ -133,16 +133,16 @@ pub struct Remediation {
     pub faults: Vec<RemediationFault>,
     /// Its timeline.
     pub steps: Vec<StepRecord>,
-    /// What is to be put back.
+    /// The markers that the controller must remove.
     pub cleanup: Cleanup,
 }
 
 impl Remediation {
     /// That a person has stopped it, if so.
-    pub fn stopped(&self) -> Option<Stopped> {
-        let is = self.phase == Phase::Cancelled && self.message.starts_with(STOPPED_BY_A_PERSON);
+    pub fn stopped(&self) -> Option<CancelledRemediation> {
+        let is = self.phase == Phase::Cancelled && self.message.starts_with(CANCELLED_PREFIX);
         let at = self.finished_at.filter(|_| is)?;
-        Some(Stopped { remediation: self.name.clone(), message: self.message.clone(), at })
+        Some(CancelledRemediation { remediation: self.name.clone(), message: self.message.clone(), at })
     }
 
     /// The kinds of fault that it deals with, resolved ones too: they may come back while it runs.
@@ -156,9 +156,9 @@ impl Remediation {
         format!("a check no longer finds {}", kinds.join(", "))
     }
 
-    /// Whether it has the node: a step may follow in it, or its cleanup is being done.
+    /// Whether it occupies the node: it may still start a step, or its cleanup is pending.
     pub fn is_open(&self) -> bool {
-        !self.phase.is_final() || (self.cleanup.is_owed() && !self.is_quarantined())
+        !self.phase.is_final() || (self.cleanup.is_pending() && !self.is_quarantined())
     }
 
     /// Whether no step has repaired its node, which is kept cordoned for a while: it owes a cleanup and does nothing else, so
@@ -173,7 +173,7 @@ impl Remediation {
     }
 
     /// Its faults for which no step is left.
-    pub fn given_up(&self) -> impl Iterator<Item = &RemediationFault> {
+    pub fn exhausted_faults(&self) -> impl Iterator<Item = &RemediationFault> {
         self.faults.iter().filter(|fault| fault.state == Resolution::Exhausted)
     }
 
@@ -199,13 +199,13 @@ impl Remediation {
 
     /// Whether a marker with its name on the Node with that uid may be its own: it has one, or is about to put it there.
     pub fn may_own(&self, marker: &Marker, node_uid: &str) -> bool {
-        // A node that is kept cordoned is not kept tainted: what comes there late is a write that nobody waits for any more.
-        self.node_uid == node_uid && self.is_live() && (!self.is_quarantined() || self.cleanup.owes(marker))
+        // A quarantined node stays cordoned, not tainted. A taint that appears now is a late write, and nothing waits for it.
+        self.node_uid == node_uid && self.is_live() && (!self.is_quarantined() || self.cleanup.has_pending(marker))
     }
 
     /// When it has created the marker, if that is still to be removed.
-    pub fn owed_since(&self, marker: &Marker) -> Option<Timestamp> {
-        self.marked_at(marker.action()).filter(|_| self.cleanup.owes(marker))
+    pub fn pending_since(&self, marker: &Marker) -> Option<Timestamp> {
+        self.marked_at(marker.action()).filter(|_| self.cleanup.has_pending(marker))
     }
 
     /// When it has marked its node last in this way.
@@ -222,11 +222,11 @@ impl Remediation {
             && (&self.node, &self.node_uid) == (&other.node, &other.node_uid)
     }
 
-    /// Whether it takes the place of `other`, whose node is kept cordoned: it is about all faults for which that is so.
+    /// Whether it replaces the quarantined remediation `other`: it includes every fault that `other` has exhausted.
     pub fn succeeds(&self, other: &Self) -> bool {
         self.shares_cordon_of(other)
             && self.policy == other.policy
-            && other.given_up().all(|fault| self.fault(&fault.id).is_some())
+            && other.exhausted_faults().all(|fault| self.fault(&fault.id).is_some())
     }
 
     /// Whether anything may have been done in it, by its own record.
@@ -240,7 +240,7 @@ impl Remediation {
         Some(&step.operation_id)
     }
 
-    /// The same, as long as nobody has said yes to it.
+    /// The operation that waits for an approval and has none yet.
     pub fn unanswered(&self) -> Option<&str> {
         self.awaiting().filter(|operation| self.approved(operation).is_none())
     }
@@ -312,13 +312,13 @@ impl Remediation {
         };
     }
 
-    /// Whether it is resolved and only [watched](super::plan::BlockReason::NodeFlapping) since its node flaps, as it is recorded: nothing
-    /// of what it owes has been begun to be put back, and what somebody takes off meanwhile is that person's no.
+    /// Whether it is resolved and only [watched](super::plan::BlockReason::NodeFlapping) since its node flaps. Its cleanup has not
+    /// started. If a person removes a marker during this time, the engine treats that as a cancellation.
     pub fn is_watched(&self) -> bool {
         self.phase == Phase::Verifying && self.current_step().is_none()
     }
 
-    /// Whether what it has put on its node (cordon, taint) is still wanted there for its own sake: until then nobody of ours takes it back.
+    /// Whether the remediation still needs its markers (cordon, taint) on the node. While it does, the controller does not remove them.
     pub fn wants_its_marks(&self) -> bool {
         self.has_work() || self.is_watched()
     }
@@ -328,7 +328,7 @@ impl Remediation {
         self.latest(|_| true)
     }
 
-    /// When anything was last begun in it, or waited for in vain: a step that was passed over is none.
+    /// When a step last started or timed out. A skipped step does not count.
     pub fn last_touched(&self) -> Timestamp {
         self.latest(|step| step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut)
     }
@@ -346,7 +346,7 @@ impl Remediation {
 
     /// Brings it to its end when nothing is left to do in it: no step under way, no open fault, no cleanup owed.
     pub fn conclude(&mut self, now: Timestamp) {
-        if self.cleanup.is_owed() || (self.finished_at.is_some() && !self.is_quarantined()) {
+        if self.cleanup.is_pending() || (self.finished_at.is_some() && !self.is_quarantined()) {
             return;
         }
         if self.phase.is_final() && !self.is_quarantined() {
@@ -362,10 +362,10 @@ impl Remediation {
             self.say("its faults were gone when it began");
             return;
         }
-        let given_up: Vec<&str> = self.given_up().map(|fault| fault.kind.as_str()).collect();
+        let given_up: Vec<&str> = self.exhausted_faults().map(|fault| fault.kind.as_str()).collect();
         if given_up.is_empty() {
             self.phase = Phase::Succeeded;
-            let flaps = if self.message.ends_with(FLAPS_STILL) { FLAPS_STILL } else { "" };
+            let flaps = if self.message.ends_with(STILL_FLAPPING_SUFFIX) { STILL_FLAPPING_SUFFIX } else { "" };
             self.say(&format!("resolved: {}{flaps}", self.no_longer_found()));
         } else {
             let message = format!("no step is left, and not resolved: {}; a person is needed", given_up.join(", "));

@@ -17,7 +17,7 @@ use super::manual::OpenManualRequest;
 use super::matching::PodSeen;
 use super::observation::KubeletSettings;
 use super::policy::{Daemon, Policy};
-use super::remediation::{Remediation, Stopped};
+use super::remediation::{CancelledRemediation, Remediation};
 use super::taint::{KeyedTaint, TaintEffect, TaintMark};
 
 pub use super::tri_state::TriState;
@@ -100,7 +100,7 @@ pub struct ReportView {
     /// The last outcome of a command.
     pub agent: Option<Outcome>,
     /// Whether a person has stopped a remediation of this node. The controller writes this note, and it outlives the remediation.
-    pub stopped: Option<Stopped>,
+    pub stopped: Option<CancelledRemediation>,
 }
 
 /// The `NodeCommand` of a node, as far as a decision needs it.
@@ -175,7 +175,7 @@ pub struct Heartbeat {
     /// Time since it arrived.
     pub arrived: Duration,
     /// Whether that time is known. One that was there before the controller may be of any age.
-    pub dated: bool,
+    pub age_known: bool,
     /// The interval that the probe promises for the next heartbeat.
     pub interval: Duration,
     /// Sequence number.
@@ -229,7 +229,7 @@ pub struct SuspectPod {
 
 impl SuspectPod {
     /// Whether it is Ready, and its deletion is not overdue.
-    pub const fn is_well(&self) -> bool {
+    pub const fn is_healthy(&self) -> bool {
         self.ready && self.overdue.is_none()
     }
 }
@@ -343,7 +343,7 @@ pub struct Snapshot {
     /// Manual requests that have not started, by name. They are not remediations yet, and hold no slot and no node.
     pub manual_requests: BTreeMap<String, OpenManualRequest>,
     /// Conditions of Nodes that match what some policy asks for, by node. Most nodes have none.
-    pub noticed: BTreeMap<String, Vec<ObservedCondition>>,
+    pub matched_conditions: BTreeMap<String, Vec<ObservedCondition>>,
     /// Histories of nodes that have changed several times recently, by node. Most nodes have none.
     pub flaps: BTreeMap<String, FlapView>,
     /// How long the nodes have been watched. Before the quiet time has passed, it is unknown whether a node flaps.

@@ -101,7 +101,7 @@ impl Bound {
 
 /// Time without progress from which `runc` or a similar client may hang. Hooks of drivers wait for up to a minute. Together with
 /// the grace period of [`runtime_client_hung`](crate::faults::runtime_client_hung), confirmation takes a minute and a half.
-pub const STILL: Bound = Bound::new("runtimeClientStill", 30);
+pub const NO_PROGRESS_TIME: Bound = Bound::new("runtimeClientStill", 30);
 /// Deadline of a list call. On busy nodes, calls of tens of seconds were observed.
 ///
 /// The deadline ends well before a check of the lists is stale, and before the probe gives up a list that has not returned and

@@ -52,14 +52,15 @@ pub struct Tracker {
 /// Checks that counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Count {
-    looks: u32,
+    #[serde(alias = "looks")]
+    checks: u32,
     last: Option<Duration>,
 }
 
 impl Count {
     fn add(&mut self, checked: Duration, apart: Duration) {
         if self.last.is_none_or(|last| checked >= last.saturating_add(apart)) {
-            self.looks = self.looks.saturating_add(1);
+            self.checks = self.checks.saturating_add(1);
             self.last = Some(checked);
         }
     }
@@ -77,7 +78,8 @@ struct Entry {
     first_seen: Duration,
     first_seen_wall: Timestamp,
     /// The newest check of any kind that was used.
-    last_look: Duration,
+    #[serde(alias = "lastLook")]
+    last_check: Duration,
     seen: Count,
     /// The same checks, counted at the interval that applies without a kubelet.
     seen_without_kubelet: Count,
@@ -174,7 +176,7 @@ impl Tracker {
         new_check |= entry.is_new(sighting.checked);
         if new_check
             && entry.state == FaultState::Suspected
-            && sighting.checked > entry.last_look.saturating_add(LONGEST_GAP)
+            && sighting.checked > entry.last_check.saturating_add(LONGEST_GAP)
         {
             *entry = Entry::new(wall, sighting);
         }
@@ -186,7 +188,7 @@ impl Tracker {
         // The probe may not see a kubelet that tries to start and dies on the orphan: such a kubelet may live for milliseconds.
         // So a fault that only waits for a kubelet counts as soon as the kubelet is confirmed to be down.
         let harms = sighting.harm == Harm::Always || alone;
-        entry.tell(sighting, alone);
+        entry.update(sighting, alone);
         if !harms && entry.state != FaultState::Suspected {
             // The fault is present, but does no harm any more.
             if new_check && entry.clear(sighting.checked, thresholds) {
@@ -196,7 +198,7 @@ impl Tracker {
         }
         entry.hidden = !harms;
         if new_check {
-            entry.last_look = sighting.checked;
+            entry.last_check = sighting.checked;
             entry.clean = Count::default();
             if sighting.certain {
                 entry.count(sighting, alone);
@@ -241,7 +243,7 @@ impl Entry {
             hidden: sighting.harm == Harm::WithoutKubelet,
             first_seen: sighting.since,
             first_seen_wall: wall,
-            last_look: sighting.checked,
+            last_check: sighting.checked,
             seen: Count::default(),
             seen_without_kubelet: Count::default(),
             clean: Count::default(),
@@ -258,17 +260,17 @@ impl Entry {
     fn is_of_the_past(&self, now: Duration) -> bool {
         let counts = [&self.seen, &self.seen_without_kubelet, &self.clean];
         let counted = counts.into_iter().filter_map(|count| count.last).max().unwrap_or_default();
-        self.first_seen.max(counted) <= self.last_look && self.last_look <= now
+        self.first_seen.max(counted) <= self.last_check && self.last_check <= now
     }
 
     fn is_new(&self, checked: Duration) -> bool {
-        checked > self.last_look.saturating_add(SAME_CHECK)
+        checked > self.last_check.saturating_add(SAME_CHECK)
     }
 
     /// `alone`: no kubelet runs that could have created the object or could remove it. Checks from before do not count then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
         // The fault has been present since then, so the first check counts as of that time.
-        let is_first = self.seen.looks == 0;
+        let is_first = self.seen.checks == 0;
         if is_first {
             self.first_seen = self.first_seen.min(sighting.since);
         }
@@ -280,7 +282,7 @@ impl Entry {
     }
 
     /// Takes over the content of the newest sighting. The identity stays; the target may change.
-    fn tell(&mut self, sighting: &Sighting, alone: bool) {
+    fn update(&mut self, sighting: &Sighting, alone: bool) {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
         debug_assert!(self.severity <= sighting.kind.spec().worst_severity, "{} is {:?}", sighting.kind, self.severity);
@@ -292,8 +294,8 @@ impl Entry {
     }
 
     fn is_enough(&self, sighting: &Sighting, alone: bool) -> bool {
-        let long = self.last_look.saturating_sub(self.first_seen);
-        let enough = |count: &Count, need: &Confirmation| count.looks >= need.checks && long >= need.grace_period;
+        let long = self.last_check.saturating_sub(self.first_seen);
+        let enough = |count: &Count, need: &Confirmation| count.checks >= need.checks && long >= need.grace_period;
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         enough(&self.seen, &sighting.confirm)
             || other.is_some_and(|other| enough(&self.seen_without_kubelet, &other.confirm))
@@ -301,10 +303,10 @@ impl Entry {
 
     /// A clean check of a confirmed fault. Returns true if it is the last one needed.
     fn clear(&mut self, checked: Duration, thresholds: &Thresholds) -> bool {
-        self.last_look = checked;
+        self.last_check = checked;
         self.state = FaultState::Clearing;
         self.clean.add(checked, thresholds.clear_interval);
-        self.clean.looks >= thresholds.clear_checks
+        self.clean.checks >= thresholds.clear_checks
     }
 
     /// Makes the entry harmless from now on. The entry keeps the moment it was first seen, and counts anew.
@@ -326,8 +328,8 @@ impl Entry {
             impact: self.impact.clone(),
             first_seen: self.first_seen_wall,
             duration_seconds: now.saturating_sub(self.first_seen).as_secs(),
-            confirmations: self.seen.looks.max(self.seen_without_kubelet.looks),
-            check_age_seconds: now.saturating_sub(self.last_look).as_secs(),
+            confirmations: self.seen.checks.max(self.seen_without_kubelet.checks),
+            check_age_seconds: now.saturating_sub(self.last_check).as_secs(),
             evidence: self.evidence.clone(),
             evidence_bundle: None,
         }

@@ -211,12 +211,13 @@ mod tests {
 
     #[test]
     fn a_probe_that_cannot_check_everywhere_calls_nothing_clean() {
-        let blind = "actionsEnabled: false, missingCapabilities: [the kernel's log cannot be opened], collectors: [
+        let unavailable =
+            "actionsEnabled: false, missingCapabilities: [the kernel's log cannot be opened], collectors: [
       {name: port, state: Unavailable, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
         let text = explained(|saved| {
             let (start, rest) = saved.split_once("    faults:\n").unwrap();
             let (_, end) = rest.split_once("\n    conditions: []").unwrap();
-            format!("{start}    faults: []\n    conditions: []{end}").replace("actionsEnabled: true}", blind)
+            format!("{start}    faults: []\n    conditions: []{end}").replace("actionsEnabled: true}", unavailable)
         })
         .unwrap();
         for part in [

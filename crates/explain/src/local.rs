@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
     use nrh_api::NodeRuntimeHealthStatus;
-    use nrh_api::evidence::Outstanding;
+    use nrh_api::evidence::CallCounts;
     use nrh_api::health::CollectorStatus;
     use nrh_api::health::{CollectorState, ProbeStatus, RuntimeStatus};
     use nrh_core::examples::fault;
@@ -164,10 +164,10 @@ mod tests {
                 faults: vec![fault(FaultType::HungContainer)],
                 ..NodeRuntimeHealthStatus::default()
             },
-            calls: Outstanding {
+            calls: CallCounts {
                 out: [("lists".into(), 1), ("version".into(), 0)].into(),
-                held_up_seconds: [("lists".into(), 2.25), ("status".into(), 0.0)].into(),
-                ..Outstanding::default()
+                stalled_seconds: [("lists".into(), 2.25), ("status".into(), 0.0)].into(),
+                ..CallCounts::default()
             },
             report_failing_seconds: Some(90),
             report_error: "no answer within 10 s".into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use nrh_api::evidence::Outstanding;
+use nrh_api::evidence::CallCounts;
 use nrh_api::health::CollectorStatus;
 use nrh_core::fault::Fault;
 
@@ -49,11 +49,11 @@ pub(super) fn collectors<'a>(out: &mut String, collectors: impl IntoIterator<Ite
 }
 
 /// The results of the probe's calls; `now` is the word for the calls that are still running.
-pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
+pub(super) fn calls(out: &mut String, now: &str, calls: &CallCounts) {
     counts(out, now, &calls.out);
-    counts(out, "calls abandoned since the probe started", &calls.given_up);
+    counts(out, "calls abandoned since the probe started", &calls.abandoned);
     let whole: BTreeMap<String, u64> = calls
-        .held_up_seconds
+        .stalled_seconds
         .iter()
         .map(|(collector, seconds)| {
             (collector.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs())

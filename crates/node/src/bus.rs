@@ -185,7 +185,7 @@ impl Conversation {
     }
 
     /// Calls a method whose one argument is a boolean, and waits for the answer.
-    async fn tell_at(&mut self, fields: &[(u8, &str)], yes: bool) -> Result<Message, Stop> {
+    async fn call_bool(&mut self, fields: &[(u8, &str)], yes: bool) -> Result<Message, Stop> {
         self.serial += 1;
         self.stream.write_all(&call_saying(self.serial, fields, yes)).await?;
         self.answer(self.serial).await

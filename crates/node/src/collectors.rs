@@ -10,7 +10,6 @@
 //! abandoned call leaves work behind in the server. After a long bound the collector drops and counts the call, and asks again
 //! after longer and longer waits.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,22 +18,20 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::collect::kubelet::server::Served;
+use crate::collect::kubelet::server::RunningServer;
 use crate::collect::lists::ListCall;
 use crate::collect::{HostPaths, pressure};
 use crate::cri::endpoint::{Endpoint, Flags, NamedBy};
-use nrh_api::evidence::Outstanding;
+use nrh_api::evidence::CallCounts;
 use nrh_core::observation::{
-    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Observations, Part, PortSeen, ProcessTable,
-    Reading, RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
+    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Observations, PortSeen, ProcessTable, Reading,
+    RuntimeKind, RuntimeSeen, StatusSeen,
 };
-use nrh_core::text::is_full_id;
 
 mod bus;
 mod hints;
 mod host;
 mod local;
-mod outstanding;
 mod pace;
 mod port;
 mod runtime;
@@ -75,7 +72,7 @@ pub struct Collectors {
 
 /// The current mode of all collectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tempo {
+struct CheckMode {
     urgent: bool,
     /// Counts the requests for a check by all collectors.
     asked: u64,
@@ -97,7 +94,7 @@ struct Shared {
     disks: Mutex<Slot<DisksSeen>>,
     port: Mutex<Slot<PortSeen>>,
     /// The kubelet whose own port may be asked, or why there is none.
-    served: Mutex<Result<Served, String>>,
+    served: Mutex<Result<RunningServer, String>>,
     bus: Mutex<Slot<BusSeen>>,
     /// No collector fills it: answers to reports bring it.
     clock: Mutex<Slot<ClockSeen>>,
@@ -115,15 +112,31 @@ struct Shared {
     kind: Mutex<RuntimeKind>,
     /// Whether the kubelet's own files name this socket.
     of_kubelet: Mutex<Option<(PathBuf, bool)>>,
-    given_up: Mutex<BTreeMap<&'static str, u64>>,
-    held_up: Mutex<BTreeMap<&'static str, Duration>>,
+    /// Counts of dropped and delayed calls. The calls that are out are counted when they are read.
+    calls: Mutex<CallCounts>,
     hints: Mutex<Hints>,
-    tempo: watch::Sender<Tempo>,
+    tempo: watch::Sender<CheckMode>,
     /// Wakes the task collector when its objects or suspects have changed.
     tasks_changed: Notify,
     /// Wakes the process collector when the runtime lists what the last table does not show.
     processes_wanted: Notify,
     changed: Notify,
+}
+
+/// A slot whatever its value is.
+trait AnySlot {
+    fn is_out(&self) -> bool;
+    fn was_suspended(&self, slept: Duration);
+}
+
+impl<T> AnySlot for Mutex<Slot<T>> {
+    fn is_out(&self) -> bool {
+        lock(self).is_out()
+    }
+
+    fn was_suspended(&self, slept: Duration) {
+        lock(self).was_suspended(slept);
+    }
 }
 
 /// Locks, also after a panic elsewhere: the values are consistent at any moment.
@@ -208,6 +221,15 @@ impl Collectors {
         self.shared.refresh();
     }
 
+    /// Makes every result older by the time for which the node was suspended, and requests a check by all collectors.
+    pub fn was_suspended(&self, slept: Duration) {
+        let shared = &self.shared;
+        shared.slots().iter().for_each(|(_, slot)| slot.was_suspended(slept));
+        lock(&shared.tasks).was_suspended(slept);
+        lock(&shared.clock).was_suspended(slept);
+        shared.refresh();
+    }
+
     /// Shortens the intervals while a fault is suspected.
     pub fn set_urgent(&self, urgent: bool) {
         self.shared.tempo.send_if_modified(|tempo| std::mem::replace(&mut tempo.urgent, urgent) != urgent);
@@ -252,22 +274,13 @@ impl Collectors {
     }
 
     /// How many calls are out, and how many were dropped.
-    pub fn outstanding(&self) -> Outstanding {
+    pub fn call_counts(&self) -> CallCounts {
         let shared = &self.shared;
-        let mut out = BTreeMap::new();
-        out.insert("runtime", usize::from(lock(&shared.version).is_out()));
-        out.insert("lists", usize::from(lock(&shared.lists).is_out()));
-        out.insert("status", usize::from(lock(&shared.status).is_out()));
-        out.insert("rechecks", *lock(&shared.rechecks_out));
-        out.insert("processes", usize::from(lock(&shared.processes).is_out()));
-        out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
-        out.insert("host", usize::from(lock(&shared.host).is_out()));
-        out.insert("disks", usize::from(lock(&shared.disks).is_out()));
-        out.insert("port", usize::from(lock(&shared.port).is_out()));
-        out.insert("bus", usize::from(lock(&shared.bus).is_out()));
-        out.insert("tasks", lock(&shared.tasks).out());
-        let (given_up, held_up) = (lock(&shared.given_up).clone(), lock(&shared.held_up).clone());
-        outstanding::outstanding(out, &given_up, &held_up)
+        let mut call_counts = lock(&shared.calls).clone();
+        let slots = shared.slots().map(|(collector, slot)| (collector, usize::from(slot.is_out())));
+        let others = [("rechecks", *lock(&shared.rechecks_out)), ("tasks", lock(&shared.tasks).out())];
+        call_counts.out = slots.into_iter().chain(others).map(|(name, count)| (name.to_owned(), count)).collect();
+        call_counts
     }
 }
 
@@ -315,34 +328,46 @@ impl Shared {
             docker: Mutex::new(settings.sockets.docker.clone()),
             kind: Mutex::new(RuntimeKind::Unknown),
             of_kubelet: Mutex::new(None),
-            given_up: Mutex::new(BTreeMap::new()),
-            held_up: Mutex::new(BTreeMap::new()),
+            calls: Mutex::new(CallCounts::default()),
             hints: Mutex::new(Hints::default()),
-            tempo: watch::Sender::new(Tempo::default()),
+            tempo: watch::Sender::new(CheckMode::default()),
             tasks_changed: Notify::new(),
             processes_wanted: Notify::new(),
             changed: Notify::new(),
         }
     }
 
-    fn gave_up(&self, collector: &'static str) {
-        let mut counts = lock(&self.given_up);
-        let count = counts.entry(collector).or_default();
+    /// The collectors that have one slot, by name.
+    fn slots(&self) -> [(&'static str, &dyn AnySlot); 9] {
+        [
+            ("runtime", &self.version),
+            ("lists", &self.lists),
+            ("status", &self.status),
+            ("processes", &self.processes),
+            ("kubelet", &self.kubelet),
+            ("host", &self.host),
+            ("disks", &self.disks),
+            ("port", &self.port),
+            ("bus", &self.bus),
+        ]
+    }
+
+    fn call_abandoned(&self, collector: &str) {
+        let mut calls = lock(&self.calls);
+        let count = calls.abandoned.entry(collector.to_owned()).or_default();
         *count = count.saturating_add(1);
     }
 
     /// Records time in which a call of this collector was out and this process could not run.
-    fn was_held_up(&self, collector: &'static str, by: Duration) {
+    fn was_stalled(&self, collector: &str, by: Duration) {
         if !by.is_zero() {
-            let mut times = lock(&self.held_up);
-            let time = times.entry(collector).or_default();
-            *time = time.saturating_add(by);
+            *lock(&self.calls).stalled_seconds.entry(collector.to_owned()).or_default() += by.as_secs_f64();
         }
     }
 
     /// Passes the current objects to the task collector after a check of another collector. A failed check changes nothing: the
     /// previous result is still the best available list of what to ask for.
-    fn aim_tasks(&self) {
+    fn update_task_targets(&self) {
         let mut changed = false;
         let answered = lock(&self.version).value().map(|seen| RuntimeKind::of(&seen.name));
         if let Some(kind) = answered {
@@ -350,42 +375,14 @@ impl Shared {
             changed |= lock(&self.tasks).serve(kind);
         }
         if let Some(table) = lock(&self.processes).value() {
-            let stopped = table.processes.iter().filter_map(stopped_shim).collect();
-            let lonely = table.processes.iter().filter_map(lonely_shim).collect();
-            changed |= lock(&self.tasks).stopped(stopped);
-            lock(&self.tasks).lonely(lonely);
+            changed |= lock(&self.tasks).note(table);
         }
         if let Some(round) = lock(&self.lists).value() {
-            changed |= lock(&self.tasks).aim(round);
+            changed |= lock(&self.tasks).update_targets(round);
         }
         if changed {
             self.tasks_changed.notify_one();
         }
-    }
-}
-
-/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process gives no answer, so the collector asks for its
-/// tasks at once.
-fn stopped_shim(process: &nrh_core::observation::ProcessSeen) -> Option<String> {
-    match &process.part {
-        Part::Shim { id, .. } | Part::Monitor { id, .. } if answers_nobody(process.state) => Some(id.clone()),
-        _ => None,
-    }
-}
-
-/// The id of a shim that may be left over: old, without parent or child, and not stopped (a stopped one is evidence by itself).
-/// It counts from the default age on, which no configuration shortens.
-fn lonely_shim(process: &nrh_core::observation::ProcessSeen) -> Option<String> {
-    match &process.part {
-        Part::Shim { id, living_children: 0 }
-            if process.parent == 1
-                && process.state != 'T'
-                && process.age >= nrh_core::faults::leaked_shim::AGE.shipped
-                && is_full_id(id) =>
-        {
-            Some(id.clone())
-        }
-        _ => None,
     }
 }
 

@@ -46,7 +46,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
 /// The id of a container that does not exist.
-const NOBODY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+const UNKNOWN_CONTAINER_ID: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Why a call to the runtime, through CRI or otherwise, gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -238,7 +238,7 @@ impl Cri {
     /// # Errors
     /// Any other error of the runtime, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
-        match self.container_status(NOBODY, deadline).await {
+        match self.container_status(UNKNOWN_CONTAINER_ID, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }

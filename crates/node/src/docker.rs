@@ -24,7 +24,7 @@ use crate::cri::wire::{Item, ListError};
 use crate::cri::{CriError, open};
 use crate::deadline::within;
 use crate::http::driven;
-use crate::misread::Misread;
+use crate::parse_error::ParseError;
 use nrh_core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use nrh_core::text::{bounded, is_full_id};
 
@@ -45,7 +45,7 @@ const MAX_SMALL: usize = 64 << 10;
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
 /// The id of a container that does not exist.
-const NOBODY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+const UNKNOWN_CONTAINER_ID: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// All sandboxes of the kubelet: `{"label":["io.kubernetes.docker.type=podsandbox"]}`.
 const SANDBOXES: &str =
@@ -119,7 +119,7 @@ impl Docker {
     /// # Errors
     /// Any other error of Docker, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
-        match self.inspect(NOBODY, deadline).await {
+        match self.inspect(UNKNOWN_CONTAINER_ID, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -192,7 +192,7 @@ pub(crate) fn understood<T: DeserializeOwned>(
         return Err(refusal(status, body, id));
     }
     serde_json::from_slice(body).map_err(|error| {
-        let text = bounded(&format!("{path}: {}", Misread::from(&error)), MAX_ERROR);
+        let text = bounded(&format!("{path}: {}", ParseError::from(&error)), MAX_ERROR);
         if error.is_eof() { CriError::Cut(text) } else { CriError::Unimplemented(text) }
     })
 }

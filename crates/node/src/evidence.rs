@@ -31,7 +31,7 @@ use crate::kmsg::KMSG;
 use crate::proc;
 use involved::involved;
 use nrh_api::NodeRuntimeHealthStatus;
-use nrh_api::evidence::{Bundle, Outstanding, ProcessEvidence, Section};
+use nrh_api::evidence::{Bundle, CallCounts, ProcessEvidence, Section};
 use nrh_api::local::{Folder, name};
 use nrh_core::fault::{Fault, FaultState};
 use nrh_core::observation::Observations;
@@ -141,7 +141,7 @@ impl Evidence {
 
     /// Queues a bundle for each confirmed fault that has none, and writes the names of the kept bundles into the
     /// faults. Never waits.
-    pub fn note(&mut self, status: &mut NodeRuntimeHealthStatus, seen: &Observations, calls: &Outstanding) {
+    pub fn note(&mut self, status: &mut NodeRuntimeHealthStatus, seen: &Observations, calls: &CallCounts) {
         let present: BTreeSet<String> = status.faults.iter().map(name).collect();
         self.tried.retain(|name| present.contains(name));
         let without = |fault: &&Fault| {
@@ -192,7 +192,7 @@ impl Gate {
 
 impl EvidenceSettings {
     /// Fills in what is known without further reading.
-    fn begun(&self, fault: &Fault, status: &NodeRuntimeHealthStatus, calls: &Outstanding) -> Bundle {
+    fn begun(&self, fault: &Fault, status: &NodeRuntimeHealthStatus, calls: &CallCounts) -> Bundle {
         Bundle {
             name: name(fault),
             node: self.node.clone(),

@@ -24,7 +24,7 @@ pub mod fuzz;
 mod http;
 pub mod kmsg;
 pub mod local;
-pub(crate) mod misread;
+pub(crate) mod parse_error;
 pub mod proc;
 pub mod report;
 pub mod run;

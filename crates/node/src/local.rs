@@ -15,14 +15,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::report::Delivery;
 use super::report::draft::Draft;
-use nrh_api::evidence::Outstanding;
+use nrh_api::evidence::CallCounts;
 use nrh_api::local::{LocalStatus, SOCKET};
 
 /// How long a client that does not read is waited for; the next client waits meanwhile.
 const WRITE: Duration = Duration::from_secs(2);
 
 /// The status as of `now`, from the newest draft, the collectors' calls and the reporter's state.
-pub fn status(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> LocalStatus {
+pub fn status(node: &str, draft: Option<&Draft>, calls: CallCounts, delivery: &Delivery, now: Instant) -> LocalStatus {
     let since = |then: Instant| now.saturating_duration_since(then).as_secs();
     let (failing, error) = delivery.failing.clone().or_else(|| delivery.watch_failing.clone()).unzip();
     LocalStatus {
@@ -56,7 +56,7 @@ pub async fn serve(folder: PathBuf, told: impl Fn() -> LocalStatus) {
             sleep(Duration::from_secs(1)).await;
             continue;
         };
-        let _ = timeout(WRITE, tell(stream, &told())).await;
+        let _ = timeout(WRITE, write_status(stream, &told())).await;
     }
 }
 
@@ -71,7 +71,7 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn tell(mut stream: UnixStream, told: &LocalStatus) -> std::io::Result<()> {
+async fn write_status(mut stream: UnixStream, told: &LocalStatus) -> std::io::Result<()> {
     stream.write_all(&serde_json::to_vec(told)?).await?;
     stream.shutdown().await
 }
@@ -84,10 +84,10 @@ mod tests {
     use nrh_api::NodeRuntimeHealthStatus;
 
     fn told() -> LocalStatus {
-        let calls = Outstanding {
+        let calls = CallCounts {
             out: [("lists".to_owned(), 1)].into(),
-            given_up: [("tasks".to_owned(), 2)].into(),
-            held_up_seconds: [("lists".to_owned(), 2.5)].into(),
+            abandoned: [("tasks".to_owned(), 2)].into(),
+            stalled_seconds: [("lists".to_owned(), 2.5)].into(),
         };
         let now = Instant::now();
         let delivery = Delivery { taken: Some(now), failing: Some((now, "refused".into())), watch_failing: None };

@@ -76,7 +76,7 @@ struct Sent {
 
 /// What the reporter keeps in mind.
 #[derive(Default)]
-struct Course {
+struct ReporterState {
     line: Line,
     sent: Option<Sent>,
     sequence: u64,
@@ -91,7 +91,7 @@ enum Next {
 impl Reporter {
     /// Reports until the sender of drafts is gone.
     pub async fn run(mut self) {
-        let mut course = Course::default();
+        let mut course = ReporterState::default();
         loop {
             let draft = self.drafts.borrow_and_update().clone();
             let remediation = self.feedback.borrow().remediation;
@@ -113,9 +113,9 @@ impl Reporter {
         }
     }
 
-    async fn write(&self, course: &mut Course, draft: Arc<Draft>) {
+    async fn write(&self, course: &mut ReporterState, draft: Arc<Draft>) {
         let (now, chance) = (Instant::now(), pace::chance());
-        let interval = pace::interval(draft.pulse(now, self.feedback.borrow().remediation), chance);
+        let interval = pace::interval(draft.activity(now, self.feedback.borrow().remediation), chance);
         let sequence = course.sequence.saturating_add(1);
         let status = draft.sent(now, (self.wall)(), sequence, interval);
         let result = match course.line.client(&self.connect).await {
@@ -141,7 +141,7 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, new: T) {
     });
 }
 
-impl Course {
+impl ReporterState {
     fn next(&self, draft: Option<Arc<Draft>>, remediation: bool, now: Instant) -> Next {
         let Some(draft) = draft else { return Next::Wait(None) };
         let due = self.write_due(&draft, remediation, now).max(self.line.wait.unwrap_or(now));
@@ -154,6 +154,6 @@ impl Course {
         if !draft.same_facts(&sent.draft) || draft.answers > sent.draft.answers {
             return sent.at + LEAST;
         }
-        sent.at + pace::interval(draft.pulse(now, remediation), sent.chance).min(sent.promised)
+        sent.at + pace::interval(draft.activity(now, remediation), sent.chance).min(sent.promised)
     }
 }

@@ -9,11 +9,11 @@
 //! `/metrics` and `nrh status` on the node also show the newest draft.
 //! Nothing here waits for the API server, and no collector waits for another.
 
+mod command_queue;
 mod executor;
 mod judge;
 mod listen;
 mod marks;
-mod orders;
 mod requests;
 mod status;
 mod watchdog;
@@ -50,9 +50,9 @@ use nrh_api::local::LocalStatus;
 use nrh_core::observation::{Observations, Reading};
 use nrh_core::thresholds::Thresholds;
 
+use command_queue::CommandQueue;
 use executor::{SelfCheck, agent_settings, executor};
-use judge::Judge;
-use orders::Orders;
+use judge::Evaluator;
 use requests::Requests;
 use status::About;
 
@@ -64,6 +64,8 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const SETTLE: Duration = Duration::from_secs(2);
 /// Two clocks that are read within this time show the same moment.
 const APART: Duration = Duration::from_millis(100);
+/// Minimum difference of two clocks that shows a suspension of the node.
+const SUSPENDED: Duration = Duration::from_secs(2);
 const SETTLE_URGENT: Duration = Duration::from_millis(250);
 /// Maximum interval between two judgements: ages grow even if nothing new is observed.
 const TICK: Duration = Duration::from_secs(15);
@@ -157,7 +159,7 @@ fn told(
     let (node, collectors) = (node.to_owned(), Arc::clone(collectors));
     move || {
         let draft = newest.borrow().clone();
-        local::status(&node, draft.as_deref(), collectors.outstanding(), &delivered.borrow(), Instant::now())
+        local::status(&node, draft.as_deref(), collectors.call_counts(), &delivered.borrow(), Instant::now())
     }
 }
 
@@ -177,10 +179,10 @@ fn credentials(args: &ProbeArgs) -> Credentials {
 
 struct Probe {
     args: ProbeArgs,
-    judge: Judge,
+    judge: Evaluator,
     collectors: Arc<Collectors>,
     evidence: Evidence,
-    orders: Orders,
+    commands: CommandQueue,
     file: StateFile,
     about: About,
     drafts: watch::Sender<Option<Arc<Draft>>>,
@@ -207,14 +209,14 @@ impl Probe {
     ) -> Self {
         let agent = agent_settings(&args, thresholds.clone());
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
-        tokio::spawn(marks::tend(agent.clone(), command.clone()));
+        tokio::spawn(marks::run(agent.clone(), command.clone()));
         let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate());
         Self {
             args,
             evidence,
             about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
-            orders: Orders::new(execute, saved.agent.clone()),
-            judge: Judge::new(thresholds, saved),
+            commands: CommandQueue::new(execute, saved.agent.clone()),
+            judge: Evaluator::new(thresholds, saved),
             collectors,
             file,
             drafts,
@@ -228,9 +230,15 @@ impl Probe {
 
     async fn run(mut self) -> anyhow::Result<()> {
         let began = Instant::now();
+        let mut last = moment().context("cannot read the time")?;
         loop {
             self.self_check.start_if_due(&self.collectors);
             let (uptime, at) = moment().context("cannot read the time")?;
+            if let Some(slept) = slept(last, (uptime, at)) {
+                tracing::info!(seconds = slept.as_secs(), "the node was suspended");
+                self.collectors.was_suspended(slept);
+            }
+            last = (uptime, at);
             let seen = self.collectors.observations(uptime, at);
             if began.elapsed() >= FIRST_CHECKS || all_have_checked(&seen) {
                 self.judge(&seen, at);
@@ -259,7 +267,7 @@ impl Probe {
         tokio::select! {
             () = self.collectors.changed() => {}
             () = sleep(tick) => {}
-            () = self.orders.ended() => {}
+            () = self.commands.ended() => {}
             () = self.evidence.ended() => {}
             Some(missing) = self.self_check.missing() => {
                 self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
@@ -277,14 +285,14 @@ impl Probe {
         }
         let command = self.command.borrow_and_update().clone();
         if let Some(order) = &command.order {
-            self.orders.offer(order);
+            self.commands.start_if_idle(order);
         }
-        self.hear(&command);
+        self.receive(&command);
         Ok(())
     }
 
-    fn hear(&mut self, command: &Command) {
-        if self.requests.hear(command, Instant::now()) {
+    fn receive(&mut self, command: &Command) {
+        if self.requests.receive(command, Instant::now()) {
             self.collectors.refresh();
         }
     }
@@ -293,13 +301,13 @@ impl Probe {
     fn judge(&mut self, seen: &Observations, at: Instant) {
         let (now, wall) = (Instant::now(), Timestamp::now());
         self.about.endpoint = self.collectors.endpoint().map(|endpoint| endpoint.socket.display().to_string());
-        self.about.agent = self.orders.outcome().cloned();
+        self.about.agent = self.commands.outcome().cloned();
         let mut judged = self.judge.judge(seen, &self.about, wall, now);
         self.requests.settle(seen, at, status_of(&judged.status.conditions, ConditionType::RestartSafe));
         if let Some(probe) = &mut judged.status.probe {
             probe.check_answered = self.requests.check_answered().cloned();
         }
-        self.evidence.note(&mut judged.status, seen, &self.collectors.outstanding());
+        self.evidence.note(&mut judged.status, seen, &self.collectors.call_counts());
         self.urgent = judged.urgent;
         self.collectors.set_urgent(judged.urgent);
         self.collectors.suspects(judged.suspects);
@@ -310,7 +318,7 @@ impl Probe {
         self.drafts.send_replace(Some(Arc::new(draft)));
         // A request that arrived while another one was in progress starts now.
         let command = self.command.borrow().clone();
-        self.hear(&command);
+        self.receive(&command);
     }
 
     fn save(&mut self) {
@@ -318,7 +326,7 @@ impl Probe {
             boot_id: self.about.boot_id.clone(),
             tracker: self.judge.tracker.clone(),
             conditions: self.judge.conditions.clone(),
-            agent: self.orders.outcome().cloned(),
+            agent: self.commands.outcome().cloned(),
             sockets: named_sockets(&self.args),
             endpoint: self.collectors.endpoint(),
             kubelet: self.judge.process,
@@ -349,6 +357,13 @@ fn all_have_checked(seen: &Observations) -> bool {
         && checked(&seen.bus)
 }
 
+/// Returns for how long the node was suspended between two moments. The node's monotonic clock counts that time, the
+/// collectors' clock does not.
+fn slept(last: (Duration, Instant), now: (Duration, Instant)) -> Option<Duration> {
+    let slept = now.0.saturating_sub(last.0).saturating_sub(now.1.saturating_duration_since(last.1));
+    (slept > SUSPENDED).then_some(slept)
+}
+
 /// Returns one moment on the node's monotonic clock and on the collectors' clock. If the two were read far apart, an
 /// old reading could look new.
 fn moment() -> std::io::Result<(Duration, Instant)> {
@@ -360,5 +375,21 @@ fn moment() -> std::io::Result<(Duration, Instant)> {
         if at.elapsed() < APART || tries == 0 {
             return Ok((uptime, at));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_that_one_clock_counts_is_a_suspension() {
+        let (uptime, at) = (Duration::from_secs(100), Instant::now());
+        let later =
+            |uptime_s: u64, awake_s: u64| (uptime + Duration::from_secs(uptime_s), at + Duration::from_secs(awake_s));
+        assert_eq!(slept((uptime, at), later(15, 15)), None);
+        assert_eq!(slept((uptime, at), later(17, 15)), None, "the reads of both clocks are apart");
+        assert_eq!(slept((uptime, at), later(615, 15)), Some(Duration::from_mins(10)));
+        assert_eq!(slept((uptime, at), later(0, 15)), None);
     }
 }

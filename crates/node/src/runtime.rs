@@ -121,7 +121,7 @@ impl Client {
 
 /// Which socket answers queries about single tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TaskEndpoint {
     /// The containerd socket, which also serves CRI.
     Containerd(PathBuf),
     /// The Docker socket.
@@ -132,7 +132,7 @@ pub enum Place {
 
 /// A connection for queries about single tasks. Clones share the connection, if it is persistent.
 #[derive(Clone, Debug)]
-pub enum Asker {
+pub enum TaskClient {
     /// containerd, which asks the shim and waits 2 s for its answer.
     Containerd(Tasks),
     /// Docker, which waits for whatever holds the container; the containerd behind Docker, which asks the shim; and the
@@ -142,18 +142,18 @@ pub enum Asker {
     CriO(Cri),
 }
 
-impl Asker {
+impl TaskClient {
     /// Connects to `place`. `proc` is where the node's processes are.
     /// Connects to `place`. `proc` is the path of the node's process table.
     /// # Errors
     /// As [`Tasks::connect`] and [`Cri::connect`]. Docker is connected to with each question.
-    pub async fn connect(place: &Place, proc: &Path) -> Result<Self, CriError> {
+    pub async fn connect(place: &TaskEndpoint, proc: &Path) -> Result<Self, CriError> {
         Ok(match place {
-            Place::Containerd(socket) => Self::Containerd(Tasks::connect(socket).await?),
-            Place::Docker(socket) => {
+            TaskEndpoint::Containerd(socket) => Self::Containerd(Tasks::connect(socket).await?),
+            TaskEndpoint::Docker(socket) => {
                 Self::Docker(Docker::at(socket), Tasks::of_docker(socket).await, proc.to_path_buf())
             }
-            Place::CriO(socket) => Self::CriO(Cri::connect(socket).await?),
+            TaskEndpoint::CriO(socket) => Self::CriO(Cri::connect(socket).await?),
         })
     }
 

@@ -292,7 +292,7 @@ impl Folder {
 /// Removes obsolete markers. Returns the operation and the reason for each removed marker.
 ///
 /// If one marker cannot be removed, the others are still removed. The first such error is returned.
-pub(crate) fn tend(
+pub(crate) fn remove_obsolete_markers(
     folder: &Folder,
     node: &str,
     order: Option<&CurrentCommand>,

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::cri::endpoint::{Endpoint, Flags};
-use crate::misread::Misread;
+use crate::parse_error::ParseError;
 use nrh_core::command::Outcome;
 use nrh_core::tracker::Tracker;
 
@@ -103,7 +103,7 @@ impl StateFile {
                 fresh()
             }
             Err(error) => {
-                let error = Misread::from(&error);
+                let error = ParseError::from(&error);
                 tracing::warn!(path = %path.display(), %error, "the saved state is not readable: starting afresh");
                 fresh()
             }

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use super::misread::Misread;
+use super::parse_error::ParseError;
 
 /// Levels that may be nested. Real files have fewer than ten. A level takes 5 KiB of the stack in the shipped program, so
 /// that 256 KiB, which a collector's thread has, are at an end before the 64 levels that the reader itself allows.
@@ -16,8 +16,8 @@ const REPEATED: usize = 64;
 ///
 /// # Errors
 /// It is no YAML of this form, or is larger than any real file.
-pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Misread> {
-    read_ours(text).map_err(|error| Misread::from(&error))
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParseError> {
+    read_ours(text).map_err(|error| ParseError::from(&error))
 }
 
 /// Reads one document of our own, in which nothing is secret: an error may quote a key or a value of it, no more.

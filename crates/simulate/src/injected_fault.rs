@@ -118,7 +118,7 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
 }
 
 /// The injected fault of one event.
-pub(super) fn sickness(event: &FaultEvent, node: &str, now: Timestamp) -> InjectedFault {
+pub(super) fn injected_fault(event: &FaultEvent, node: &str, now: Timestamp) -> InjectedFault {
     InjectedFault { fault: fault(event, node, now), cleared_by: cleared_by(event) }
 }
 

@@ -151,7 +151,7 @@ fn shows(snapshot: &Snapshot, node: &str, fault: &RemediationFault) -> bool {
             heartbeat.is_none_or(|heartbeat| heartbeat.arrived > missed_after(heartbeat.interval))
         }
         FaultType::NodeFlapping => snapshot.flaps.get(node).is_some_and(|flap| flap.flapping.is_some()),
-        FaultType::NodeCondition => noticed(snapshot, node).iter().any(|one| one.id(node) == fault.id),
+        FaultType::NodeCondition => matched_conditions(snapshot, node).iter().any(|one| one.id(node) == fault.id),
         // A recording has no pods to read, so an exhausted fault counts as present.
         FaultType::StuckDaemonSetPod => true,
         _ => report.is_some_and(|report| report.faults.iter().any(|seen| seen.fault.id == fault.id)),
@@ -178,9 +178,9 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
             gone: None,
         }));
     }
-    for (node, noticed) in &snapshot.noticed {
+    for (node, matched_conditions) in &snapshot.matched_conditions {
         let Some(view) = snapshot.nodes.get(node) else { continue };
-        let faults = noticed
+        let faults = matched_conditions
             .iter()
             .map(|one| one.fault(node, view.ready != TriState::Unknown))
             .filter(|fault| !is_told(node, fault));
@@ -198,8 +198,8 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
 }
 
 /// Conditions on the node as some policy asks for them.
-fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [ObservedCondition] {
-    snapshot.noticed.get(node).map(Vec::as_slice).unwrap_or_default()
+fn matched_conditions<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [ObservedCondition] {
+    snapshot.matched_conditions.get(node).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// The events of a fault. `None`: a timeline cannot express it.

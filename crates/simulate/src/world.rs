@@ -132,7 +132,7 @@ impl World {
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
-            noticed: notices.noticed(self.elapsed(), self.now),
+            matched_conditions: notices.matched_conditions(self.elapsed(), self.now),
             flaps: flaps.views(self.elapsed(), self.now),
             watched: self.elapsed(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
@@ -230,7 +230,7 @@ impl World {
         let (mut notices, mut flaps) = (std::mem::take(&mut self.notices), std::mem::take(&mut self.flaps));
         self.note_conditions(&mut notices, &mut flaps);
         // This call fixes the time at which a condition was first seen.
-        notices.noticed(self.elapsed(), self.now);
+        notices.matched_conditions(self.elapsed(), self.now);
         flaps.views(self.elapsed(), self.now);
         (self.notices, self.flaps) = (notices, flaps);
         let now = self.now.checked_add(wait).unwrap_or(self.now);

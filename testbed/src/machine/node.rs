@@ -153,13 +153,13 @@ fn lay_out(files: &mut Files, layout: Layout, kubelet: &[String]) -> Result<()> 
         files.link(&format!("/etc/systemd/system/multi-user.target.wants/{name}"), &format!("../{name}"));
         files.write(&format!("/etc/systemd/system/{name}"), text)
     };
-    let Some(starter) = places.starter else {
+    let Some(runtime_binary) = places.runtime_binary else {
         let settings = systemd::CONTAINERD;
         unit("containerd", &format!("{settings}[Service]\nEnvironment={path}\nExecStart={containerd}\n"))?;
         return unit("kubelet", &kubelet_unit(&kubelet));
     };
     let text = format!(
-        "[Service]\nEnvironment={path}\nExecStart={starter}\nKillMode=process\nDelegate=yes\n\
+        "[Service]\nEnvironment={path}\nExecStart={runtime_binary}\nKillMode=process\nDelegate=yes\n\
          Restart=always\nRestartSec=5\nTasksMax=infinity\nStandardOutput=append:/var/log/kubelet.log\n\
          StandardError=inherit\n[Install]\nWantedBy=multi-user.target\n"
     );
@@ -169,7 +169,7 @@ fn lay_out(files: &mut Files, layout: Layout, kubelet: &[String]) -> Result<()> 
     let kubelet = if layout == Layout::K3s { format!("exec {kubelet}") } else { format!("{end} {kubelet} & wait -n") };
     let socket = places.socket;
     files.script(
-        starter,
+        runtime_binary,
         &format!(
             "#!/bin/bash -e\nrm -f {socket}\n{end} {containerd} &\n\
              until [ -S {socket} ]; do kill -0 $!; sleep 0.2; done\n{kubelet}\n"

@@ -62,7 +62,7 @@ pub async fn as_the_table_says(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
         &all.act,
         &all.operator,
         &all.approver,
-        &all.starter,
+        &all.requester,
         &all.viewer,
         &all.edit_system,
         &all.admin_system,

@@ -39,7 +39,7 @@ async fn invalid(by: &Caller, cases: &mut Cases, what: &str, call: &Call, said: 
 
 /// Started in their own name, by two rights, under a name that operations can carry; and by nobody else.
 pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
-    let (stan, ann) = (&all.starter, &all.approver);
+    let (stan, ann) = (&all.requester, &all.approver);
     let ask = |name: &str, by: &str| create(REMEDIATIONS, manual(name, by));
     // The role may take a moment to be known.
     stan.until_allowed(&ask("by-hand-first", STAN)).await?;

@@ -32,7 +32,7 @@ pub struct Callers {
     /// The probe's account with a token that is bound to no pod.
     pub unbound: Caller,
     /// The default account of the probe's namespace, bound to nothing.
-    pub untracked_process: Caller,
+    pub other_account: Caller,
     /// The cluster's own controller of `DaemonSet`s.
     pub sets: Caller,
     /// The cluster's own controller of Jobs.
@@ -42,7 +42,7 @@ pub struct Callers {
     /// Somebody with the role that writes policies.
     pub operator: Caller,
     /// Somebody with the role that starts steps by hand.
-    pub starter: Caller,
+    pub requester: Caller,
     /// Somebody who may make and change remediations, and neither approve, nor start, nor cancel.
     pub patcher: Caller,
     /// The account of Jobs on nodes.
@@ -120,7 +120,7 @@ impl Callers {
             sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
             approver: person("ann", "nrh:approver")?,
             operator: person("olga", "nrh:operator")?,
-            starter: person("stan", "nrh:manual-remediation")?,
+            requester: person("stan", "nrh:manual-remediation")?,
             patcher: person("patcher", "patcher")?,
             act: with_token("account of Jobs", &["nrh-act", "-n", "nrh-node"])?,
             viewer: person("vera", "view")?,
@@ -133,7 +133,7 @@ impl Callers {
             pod: bound("probe pod", "worker-1")?,
             neighbour: bound("probe pod of worker-2", "worker-2")?,
             unbound: with_token("token without a node", &["nrh-probe", "-n", "nrh-node"])?,
-            untracked_process: with_token("other account of nrh-node", &["default", "-n", "nrh-node"])?,
+            other_account: with_token("other account of nrh-node", &["default", "-n", "nrh-node"])?,
             unit: kubelet(&admin, &config, bed, "worker-1").await?,
             admin: Caller::new("admin", &config)?,
         })

@@ -62,7 +62,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         read_by(caller, cases).await;
         refused_by_roles(caller, cases).await;
     }
-    for caller in [&all.untracked_process, &all.operator, &all.approver, &all.starter] {
+    for caller in [&all.other_account, &all.operator, &all.approver, &all.requester] {
         cases
             .denied(
                 caller,
@@ -72,7 +72,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
             )
             .await;
     }
-    for caller in [&all.operator, &all.approver, &all.starter] {
+    for caller in [&all.operator, &all.approver, &all.requester] {
         cases.allowed(caller, "read a command", get(command("worker-1"))).await;
     }
     // Somebody was given too much.

@@ -108,7 +108,7 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
         .await;
     cases
         .denied(
-            &all.untracked_process,
+            &all.other_account,
             "any status",
             apply_status("worker-1", facts(1)),
             "cannot patch resource \"noderuntimehealths/status\"",
@@ -231,11 +231,11 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
         "subjects": [group("system:nodes"), group("system:serviceaccounts:nrh-node")]});
     all.admin.must(&create(format!("{rbac}/clusterrolebindings"), binding)).await?;
-    all.untracked_process.until_allowed(&get(LEDGER)).await?;
+    all.other_account.until_allowed(&get(LEDGER)).await?;
     let own = "a node writes nothing but the status of its own NodeRuntimeHealth";
     let nameless = "a node's report must come with the name of its node";
     let others = "nodes and their probes never write policies, remediations, the ledger or the leader's Lease";
-    for caller in [&all.pod, &all.unit, &all.unbound, &all.untracked_process] {
+    for caller in [&all.pod, &all.unit, &all.unbound, &all.other_account] {
         for (what, call) in crate::admission::commands::forgeries("worker-1") {
             cases.denied(caller, &what, call, "it cannot issue or withdraw a command").await;
         }
@@ -251,7 +251,7 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
             cases.denied(caller, what, call, sentence).await;
         }
     }
-    cases.denied(&all.untracked_process, "any status", apply_status("worker-1", facts(1)), nameless).await;
+    cases.denied(&all.other_account, "any status", apply_status("worker-1", facts(1)), nameless).await;
     cases.denied(&all.unbound, "any status", apply_status("worker-1", facts(1)), nameless).await;
     let lease = json!({"metadata": {"name": "worker-1"}, "spec": {"holderIdentity": "worker-1"}});
     cases

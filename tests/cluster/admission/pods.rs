@@ -35,7 +35,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     let namespaced = ["-n", "nrh-node"];
     let everything = ["create", "rolebinding", "everything", "--clusterrole=admin", account];
     bed.kubectl(&[&everything[..], &namespaced].concat())?;
-    let by = &all.untracked_process;
+    let by = &all.other_account;
     by.until_allowed(&get(PODS)).await?;
     cases.denied(by, "a pod that says it is the probe's", create(PODS, of_probe("nrh-probe")), only).await;
     cases.denied(by, "a pod that says it is a Job's", create(PODS, of_job("nrh-act", false)), only).await;
@@ -76,7 +76,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
 
 /// A container that runs before the others keeps its image, too.
 async fn begun(all: &Callers, cases: &mut Cases) -> Result<()> {
-    let by = &all.untracked_process;
+    let by = &all.other_account;
     let keeps = "keeps its containers, and nobody runs a command in it or connects to its ports";
     let mut begins = bare_pod("begins");
     begins["spec"]["initContainers"] = json!([{"name": "first", "image": "i"}]);

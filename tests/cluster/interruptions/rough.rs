@@ -13,11 +13,11 @@ use nrh::api::convert;
 use tokio::sync::Notify;
 
 use crate::interruptions::watched::{ALL, Change, Telling};
-use crate::interruptions::way::{Call, Fate, Judge, rough};
+use crate::interruptions::way::{Call, EvictionDecision, Judge, rough};
 use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
 
 /// Nodes that are sick at once.
-const SICK: usize = 8;
+const FAULTY: usize = 8;
 /// How long all remediations may take: three times what they take on two busy cores.
 const LIMIT: Duration = Duration::from_mins(20);
 /// Another number makes other trouble.
@@ -56,7 +56,7 @@ type Met = Arc<Mutex<BTreeMap<String, usize>>>;
 struct Trouble {
     random: u64,
     /// Calls by what they are.
-    calls: BTreeMap<&'static str, Deck<Fate>>,
+    calls: BTreeMap<&'static str, Deck<EvictionDecision>>,
     /// Changes that come all the time.
     beats: Deck<Telling>,
     /// Changes of which there are few.
@@ -68,7 +68,8 @@ struct Trouble {
 
 impl Trouble {
     fn new(seed: u64, met: Met) -> Self {
-        let calls = fates().into_iter().map(|(kind, size, fates)| (kind, Deck::new(size, Fate::Answered, &fates)));
+        let calls =
+            fates().into_iter().map(|(kind, size, fates)| (kind, Deck::new(size, EvictionDecision::Answered, &fates)));
         let of = |size: usize, often: usize| {
             let kept = [Telling::Dropped, Telling::AfterNext, Telling::AfterNewer].map(|kind| (kind, often));
             let ends = [Telling::Torn, Telling::Ended, Telling::Expired, Telling::Silent].map(|kind| (kind, 1));
@@ -93,14 +94,14 @@ impl Trouble {
 }
 
 /// A kind of call, and of so many of them what becomes of how many.
-type OfCalls = (&'static str, usize, Vec<(Fate, usize)>);
+type OfCalls = (&'static str, usize, Vec<(EvictionDecision, usize)>);
 
 fn fates() -> [OfCalls; 4] {
-    let (late, refused) = (Fate::Late(Duration::ZERO), Fate::Refused);
-    let cut = [(Fate::CutBefore, 1), (Fate::CutAfter, 1)];
-    let lost = [(Fate::Lost, 1), (Fate::Unanswered, 1)];
+    let (late, refused) = (EvictionDecision::Late(Duration::ZERO), EvictionDecision::Refused);
+    let cut = [(EvictionDecision::CutBefore, 1), (EvictionDecision::CutAfter, 1)];
+    let lost = [(EvictionDecision::Lost, 1), (EvictionDecision::Unanswered, 1)];
     let read = [(late, 3), (refused(429), 1), (refused(500), 1)];
-    let write = [(late, 3), (refused(409), 2), (refused(429), 2), (refused(500), 2), (Fate::Unanswered, 1)];
+    let write = [(late, 3), (refused(409), 2), (refused(429), 2), (refused(500), 2), (EvictionDecision::Unanswered, 1)];
     let watch = [(late, 2), (refused(410), 1), (refused(429), 1), (refused(500), 1)];
     [
         ("read", 40, [read.as_slice(), &cut, &lost].concat()),
@@ -129,13 +130,13 @@ fn expected() -> BTreeSet<String> {
 }
 
 impl Judge for Trouble {
-    fn call(&mut self, call: &Call) -> Fate {
+    fn call(&mut self, call: &Call) -> EvictionDecision {
         let (kind, card, by) = (kind(call), self.next(), self.next() % 1000);
-        let fate = self.calls.get_mut(kind).map_or(Fate::Answered, |deck| deck.draw(card));
-        if fate != Fate::Answered {
+        let fate = self.calls.get_mut(kind).map_or(EvictionDecision::Answered, |deck| deck.draw(card));
+        if fate != EvictionDecision::Answered {
             self.note(format!("{kind} {fate}"));
         }
-        if matches!(fate, Fate::Late(_)) { Fate::Late(Duration::from_millis(by)) } else { fate }
+        if matches!(fate, EvictionDecision::Late(_)) { EvictionDecision::Late(Duration::from_millis(by)) } else { fate }
     }
 
     fn change(&mut self, change: &Change) -> Telling {
@@ -165,7 +166,7 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
     let (begun, fleet) = (Timestamp::now(), &stage.fleet);
     let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x9e37_79b9_7f4a_7c15_u64);
     println!("the rough way, with {SEED}={seed}");
-    let nodes: Vec<String> = (1..=SICK).map(|number| format!("rough-{number}")).collect();
+    let nodes: Vec<String> = (1..=FAULTY).map(|number| format!("rough-{number}")).collect();
     for node in &nodes {
         fleet.sick_node(node).await?;
     }
@@ -185,7 +186,7 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
     let most = fleet.most_at_a_time(&nodes).await?.max(by_writes);
     ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
     let met = so_far();
-    println!("{SICK} nodes healed, {most} at a time; the leader was replaced {replaced} times; met: {met:#?}");
+    println!("{FAULTY} nodes healed, {most} at a time; the leader was replaced {replaced} times; met: {met:#?}");
     let missing: Vec<String> = expected().into_iter().filter(|kind| !met.contains_key(kind)).collect();
     ensure!(missing.is_empty(), "never met: {missing:?}");
     Ok(())

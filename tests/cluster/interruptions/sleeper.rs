@@ -23,7 +23,7 @@ const SECOND: &str = "second";
 /// Time between two nodes that become sick.
 const BETWEEN: Duration = Duration::from_millis(150);
 /// How many are sick before the first leader stands still, while it does, and when it wakes.
-const SICK: [usize; 3] = [6, 2, 4];
+const FAULTY: [usize; 3] = [6, 2, 4];
 /// How many of them it has acted on by then.
 const ACTED: usize = 3;
 
@@ -70,7 +70,7 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     leads(stage, "first").await.with_context(|| first.log())?;
     let client = named(stage.upstream.clone(), SECOND);
     let second = start_as(&client, SECOND);
-    let [before, during, after] = SICK;
+    let [before, during, after] = FAULTY;
     let names: Vec<String> = (1..=before + during + after).map(|number| format!("asleep-{number:02}")).collect();
     let sick = async |from: usize, to: usize| -> Result<()> {
         for node in names.get(from..to).unwrap_or_default() {

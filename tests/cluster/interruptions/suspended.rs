@@ -16,7 +16,7 @@ use crate::interruptions::account::{self, Write};
 use crate::interruptions::{Stage, kill, start, until};
 
 /// Nodes that are sick at once, several times as many as may be remediated at a time.
-const SICK: usize = 40;
+const FAULTY: usize = 40;
 /// Jobs that have been made when it is suspended.
 const UNDER_WAY: usize = 8;
 /// A call that was under way may arrive so long after the controller's word.
@@ -50,7 +50,7 @@ fn starts(write: &Write) -> bool {
 pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
-    let names: Vec<String> = (1..=SICK).map(|number| format!("many-{number:02}")).collect();
+    let names: Vec<String> = (1..=FAULTY).map(|number| format!("many-{number:02}")).collect();
     for node in &names {
         fleet.sick_node(node).await?;
     }
@@ -74,7 +74,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
         .filter(|one| one.kind() == "create jobs.batch" && one.is_done())
         .map(|one| one.name.as_str())
         .collect();
-    ensure!(jobs.len() < SICK, "all were remediated before it was suspended: {}", jobs.len());
+    ensure!(jobs.len() < FAULTY, "all were remediated before it was suspended: {}", jobs.len());
     let configs: Api<RemediationConfig> = Api::all(stage.admin.clone());
     until("the end of what was begun", LIMIT, async || {
         let status = configs.get(CONFIG_NAME).await?.status.unwrap_or_default();
@@ -116,7 +116,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
         .filter(|one| one.name_any().starts_with("many-"))
         .count();
     println!(
-        "suspended after {} Jobs of {SICK}; the last start {:.0} ms after the command; {count} remediations, events {told:?}",
+        "suspended after {} Jobs of {FAULTY}; the last start {:.0} ms after the command; {count} remediations, events {told:?}",
         jobs.len(),
         last.duration_since(sent).as_secs_f64() * 1e3
     );

@@ -11,14 +11,14 @@ use crate::interruptions::way::{named, own_lease};
 use crate::interruptions::{AT_A_TIME, Stage, kill, start_as};
 
 /// Nodes that are sick at once.
-const SICK: usize = 8;
+const FAULTY: usize = 8;
 /// What they are called in the audit log, and how many terms each has behind it: the later leader has more.
 const LEADERS: [(&str, i32); 2] = [("one", 0), ("two", 1_000_000_000)];
 
 /// Both repair the same nodes.
 pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
-    let names: Vec<String> = (1..=SICK).map(|number| format!("both-{number}")).collect();
+    let names: Vec<String> = (1..=FAULTY).map(|number| format!("both-{number}")).collect();
     let leaders = LEADERS.map(|(name, terms)| {
         let client = own_lease(named(stage.upstream.clone(), name), terms);
         start_as(&client, name)
@@ -41,7 +41,7 @@ pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
     for write in writes.iter().filter(|write| write.kind() == "create jobs.batch" && write.is_done()) {
         *made.entry(&write.name).or_default() += 1;
     }
-    ensure!(made.len() == SICK && made.values().all(|count| *count == 1), "expected a Job per node, found {made:?}");
+    ensure!(made.len() == FAULTY && made.values().all(|count| *count == 1), "expected a Job per node, found {made:?}");
     let most = fleet.most_at_a_time(&names).await?.max(account::most_at_a_time(&writes, &names));
     ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
     let is_try =
@@ -53,7 +53,7 @@ pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
         "they never met: {one} and {two} writes of slots and remediations, {lost} too late"
     );
     println!(
-        "two leaders healed {SICK} nodes, {most} at a time; slots and remediations: {one} and {two} writes, {lost} too late"
+        "two leaders healed {FAULTY} nodes, {most} at a time; slots and remediations: {one} and {two} writes, {lost} too late"
     );
     Ok(())
 }

@@ -24,7 +24,7 @@ const SILENT: Duration = Duration::from_secs(8);
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum EvictionDecision {
     /// It is answered.
     Answered,
     /// It arrives, and is answered, after a while.
@@ -41,7 +41,7 @@ pub enum Fate {
     CutAfter,
 }
 
-impl fmt::Display for Fate {
+impl fmt::Display for EvictionDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Answered => f.write_str("answered"),
@@ -58,7 +58,7 @@ impl fmt::Display for Fate {
 /// Who says what becomes of calls, and of what watches tell.
 pub trait Judge: Send + 'static {
     /// What becomes of a call.
-    fn call(&mut self, call: &Call) -> Fate;
+    fn call(&mut self, call: &Call) -> EvictionDecision;
 
     /// What becomes of a change that a watch is about to tell.
     fn change(&mut self, _change: &Change) -> Telling {
@@ -74,8 +74,8 @@ pub trait Judge: Send + 'static {
     fn met(&mut self, _what: &'static str) {}
 }
 
-impl<F: FnMut(&Call) -> Fate + Send + 'static> Judge for F {
-    fn call(&mut self, call: &Call) -> Fate {
+impl<F: FnMut(&Call) -> EvictionDecision + Send + 'static> Judge for F {
+    fn call(&mut self, call: &Call) -> EvictionDecision {
         self(call)
     }
 }
@@ -212,24 +212,24 @@ async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Bo
 async fn pass(
     upstream: &Client,
     gone: &Notify,
-    fate: Fate,
+    fate: EvictionDecision,
     request: Request<Body>,
 ) -> Result<Response<Body>, BoxError> {
     match fate {
-        Fate::Answered => {}
-        Fate::Late(by) => sleep(by).await,
-        Fate::Lost => {
+        EvictionDecision::Answered => {}
+        EvictionDecision::Late(by) => sleep(by).await,
+        EvictionDecision::Lost => {
             gone.notify_one();
             return Err(silence().await);
         }
-        Fate::Unanswered => {
+        EvictionDecision::Unanswered => {
             let _ = upstream.send(request).await;
             gone.notify_one();
             return Err(silence().await);
         }
-        Fate::Refused(code) => return Ok(refusal(code)),
-        Fate::CutBefore => return Err(cut()),
-        Fate::CutAfter => {
+        EvictionDecision::Refused(code) => return Ok(refusal(code)),
+        EvictionDecision::CutBefore => return Err(cut()),
+        EvictionDecision::CutAfter => {
             let _ = upstream.send(request).await;
             return Err(cut());
         }

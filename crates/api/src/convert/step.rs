@@ -8,10 +8,10 @@ use crate::policy::{Cordon, PolicyStep};
 use nrh_core::action::{self, Action, ActionParams, ActionType, Quarantine, is_service};
 use nrh_core::policy::{ApprovalMode, Step};
 
-/// For how long an approval is waited for, unless the policy says.
+/// Default of `approvalTimeout`.
 const APPROVED_WITHIN: Duration = Duration::from_hours(1);
 
-/// For how long a fault that no step has resolved must stay away before its node is uncordoned, unless the policy says.
+/// Default of `cordon.healthyDelay`: how long a fault must stay absent before the controller uncordons the quarantined node.
 const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 
 /// The action of a step. `None` if it needs parameters, and the step has none.

@@ -1,4 +1,4 @@
-//! How a policy stands: what the controller tells of it.
+//! Observed state of the policy. The controller writes it.
 
 #![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
 
@@ -8,11 +8,11 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use nrh_core::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, StormView, TopologyRoom};
+use nrh_core::plan::{FaultLimitView, LimitsView, MAX_SHOWN, NodeAtLimit, StormView, TopologyLimitView};
 use nrh_core::text::bounded;
 use nrh_core::window::WindowView;
 
-/// How the policy stands. Written by the controller.
+/// Observed state of the policy. The controller writes it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationPolicyStatus {
@@ -45,8 +45,8 @@ pub struct RemediationPolicyStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub windows: Vec<WindowView>,
-    /// Kinds of fault that many nodes have, for which little or nothing starts therefore; the widest storm first. At
-    /// most 16.
+    /// Storms: fault types that many nodes have at the same time. The controller limits or stops new remediations for them. The
+    /// storm with the most nodes is first. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub storms: Vec<StormStatus>,
@@ -69,7 +69,7 @@ pub struct PolicyLimitsStatus {
     /// `perTopology`: each value of each label, the fullest first. At most 16; `perTopologyOmitted` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub per_topology: Vec<TopologyRoom>,
+    pub per_topology: Vec<TopologyLimitView>,
     /// Values of labels that did not fit into `perTopology`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_topology_omitted: Option<u32>,
@@ -101,8 +101,8 @@ pub struct FaultLimitStatus {
     pub max_in_flight: u32,
 }
 
-impl From<&FaultRoom> for FaultLimitStatus {
-    fn from(room: &FaultRoom) -> Self {
+impl From<&FaultLimitView> for FaultLimitStatus {
+    fn from(room: &FaultLimitView) -> Self {
         Self {
             faults: room.faults.iter().take(MAX_SHOWN).map(|kind| kind.as_str().to_owned()).collect(),
             in_flight: room.in_flight,
@@ -124,8 +124,8 @@ pub struct NodeLimitStatus {
     pub until: Timestamp,
 }
 
-impl From<&SpentNode> for NodeLimitStatus {
-    fn from(spent: &SpentNode) -> Self {
+impl From<&NodeAtLimit> for NodeLimitStatus {
+    fn from(spent: &NodeAtLimit) -> Self {
         Self { node: bounded(&spent.node, 253), actions: spent.actions, until: spent.until }
     }
 }

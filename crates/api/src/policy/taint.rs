@@ -11,9 +11,9 @@ use nrh_core::taint::TaintEffect;
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Taint {
-    /// What the taint `runtimehealth.io/unhealthy` does to pods that do not tolerate it: PreferNoSchedule (default) lets new ones
-    /// come where there is no room elsewhere; NoSchedule keeps them away, those of DaemonSets too, unlike a cordon. Neither ends
-    /// a pod.
+    /// What the taint `runtimehealth.io/unhealthy` does to pods that do not tolerate it: with PreferNoSchedule
+    /// (default), the scheduler avoids the node if other nodes have room. With NoSchedule it never uses the node, not even for pods
+    /// of DaemonSets, which a cordon allows. Neither evicts a running pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
 }

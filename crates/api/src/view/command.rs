@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nrh_core::snapshot::{CommandView, Snapshot};
 
 use super::View;
-use super::guard::Unread;
+use super::guard::UnreadableObject;
 use super::report::owner;
 use crate::NodeCommand;
 
@@ -23,7 +23,7 @@ impl View for NodeCommand {
         put(name, view(self), snapshot)
     }
 
-    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+    fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool {
         put(name, unreadable(&bad.metadata, &bad.why), snapshot)
     }
 

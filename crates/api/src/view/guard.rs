@@ -26,7 +26,7 @@ const MAX_WHY: usize = 512;
 
 /// An object whose metadata alone is readable.
 #[derive(Clone, Debug)]
-pub struct Unread {
+pub struct UnreadableObject {
     /// The readable part of its metadata, field by field.
     pub metadata: ObjectMeta,
     /// Which field is not readable, and why; bounded.
@@ -76,7 +76,7 @@ read_one_by_one! {
 
 /// An object, or its readable part.
 #[derive(Clone, Debug)]
-pub struct Guarded<K>(pub Result<K, Box<Unread>>);
+pub struct Guarded<K>(pub Result<K, Box<UnreadableObject>>);
 
 impl<K: BoundedStatus> Guarded<K> {
     /// Reads one object.
@@ -87,7 +87,7 @@ impl<K: BoundedStatus> Guarded<K> {
         } else {
             K::whole(object)
         };
-        Self(read.map_err(|why| Box::new(Unread { metadata: metadata(object), why: bounded(&why, MAX_WHY) })))
+        Self(read.map_err(|why| Box::new(UnreadableObject { metadata: metadata(object), why: bounded(&why, MAX_WHY) })))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::View;
-use super::guard::Unread;
+use super::guard::UnreadableObject;
 use crate::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use nrh_core::external_condition::{ExternalCondition, sorted};
 use nrh_core::kubelet::{complaint, unfinished};
@@ -92,7 +92,7 @@ impl View for Node {
     }
 
     /// What was known of this Node stays valid. One that was never read counts among the nodes that policies select.
-    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+    fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let known = snapshot.nodes.remove(name).filter(|known| known.uid == uid);
         let labels = || bad.metadata.labels.clone().unwrap_or_default();

@@ -5,7 +5,7 @@ use nrh_core::policy::{Mode, Policy};
 use nrh_core::snapshot::Snapshot;
 
 use super::View;
-use super::guard::Unread;
+use super::guard::UnreadableObject;
 use crate::policy::RemediationPolicySpec;
 use crate::{RemediationConfig, RemediationPolicy, Suspend, convert};
 
@@ -14,7 +14,7 @@ impl View for RemediationPolicy {
         put(name, &self.metadata, convert::policy(self).ok(), Some(&self.spec), snapshot)
     }
 
-    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+    fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool {
         put(name, &bad.metadata, None, None, snapshot)
     }
 
@@ -69,7 +69,7 @@ impl View for RemediationConfig {
         suspend(self.suspended_by_text(), snapshot)
     }
 
-    fn store_unread(bad: &Unread, _name: &str, snapshot: &mut Snapshot) -> bool {
+    fn store_unreadable(bad: &UnreadableObject, _name: &str, snapshot: &mut Snapshot) -> bool {
         suspend(Some(format!("it cannot be read: {}", bad.why)), snapshot)
     }
 

@@ -5,7 +5,7 @@ use nrh_core::snapshot::{Snapshot, UnreadableRemediation};
 use nrh_core::text::bounded;
 
 use super::View;
-use super::guard::Unread;
+use super::guard::UnreadableObject;
 use crate::convert::{manual, remediation};
 use crate::{FINALIZER, NODE_LABEL, NodeRemediation, POLICY_LABEL};
 
@@ -26,7 +26,7 @@ impl View for NodeRemediation {
     }
 
     /// What was known of it is no longer true. It still keeps its slot, and its node from other remediations.
-    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+    fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool {
         let view = unreadable(&bad.metadata, &bad.why);
         if snapshot.unreadable.get(name) == Some(&view) {
             return false;

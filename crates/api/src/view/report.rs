@@ -10,13 +10,13 @@ use nrh_core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, Rest
 use nrh_core::text::bounded;
 
 use super::View;
-use super::guard::Unread;
+use super::guard::UnreadableObject;
 use crate::condition::{standing_of, status_of};
 use crate::health::RestartSafeStatus;
 use crate::{ConditionType, NodeRuntimeHealth, NodeRuntimeHealthStatus, Suspend};
 
 /// Age of a reading without a known time: never fresh.
-pub const UNDATED: Duration = Duration::from_hours(24);
+pub const UNKNOWN_AGE: Duration = Duration::from_hours(24);
 
 /// Uid of the owning Node.
 pub fn owner(meta: &ObjectMeta) -> Option<String> {
@@ -30,7 +30,7 @@ impl View for NodeRuntimeHealth {
         old.zip(snapshot.reports.get(name)).is_none_or(|(old, new)| differs(&old, new))
     }
 
-    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+    fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool {
         let old = snapshot.reports.insert(name.to_owned(), unreadable(&bad.metadata, &bad.why));
         old.as_ref() != snapshot.reports.get(name)
     }
@@ -60,11 +60,11 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
 
 /// Sets all ages of a report: its last heartbeat is `arrived` old, as far as the controller knows. A reading that was `age` old at
 /// that heartbeat is so much older now, and of unknown age where the controller did not see the heartbeat arrive.
-pub fn age(view: &mut ReportView, arrived: Duration, dated: bool) {
+pub fn age(view: &mut ReportView, arrived: Duration, age_known: bool) {
     if let Some(heartbeat) = view.heartbeat.as_mut() {
-        (heartbeat.arrived, heartbeat.dated) = (arrived, dated);
+        (heartbeat.arrived, heartbeat.age_known) = (arrived, age_known);
     }
-    let check_age = |age: Duration| if dated { arrived.saturating_add(age) } else { UNDATED };
+    let check_age = |age: Duration| if age_known { arrived.saturating_add(age) } else { UNKNOWN_AGE };
     let (age, checked) = view.kubelet.sent;
     view.kubelet.age = age.saturating_add(arrived);
     view.kubelet.checked = check_age(checked);
@@ -83,7 +83,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
         suspended: object.suspended_by_text(),
         heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
             arrived: Duration::ZERO,
-            dated: false,
+            age_known: false,
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),
             sequence: probe.sequence,
             boot_id: bounded(&probe.boot_id, MAX_BOOT_ID),
@@ -129,7 +129,7 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
     let mut collectors = status.probe.iter().flat_map(|probe| &probe.collectors);
     let checked = collectors.find(|collector| collector.name == "kubelet").and_then(|collector| collector.age_seconds);
-    let sent = (age, checked.map_or(UNDATED, Duration::from_secs));
+    let sent = (age, checked.map_or(UNKNOWN_AGE, Duration::from_secs));
     KubeletView {
         began: kubelet.started_at,
         sent,

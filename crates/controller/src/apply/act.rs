@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::preflight::{Live, PreflightRequest};
+use super::preflight::{PreflightRequest, PreflightState};
 use super::{Applier, ApplyError};
 use crate::cache::fold::Ingest;
 use crate::calls::{CallError, bounded, bounded_opt, delete_params, patch_params, post_params};
@@ -49,11 +49,13 @@ impl Applier {
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
-                Operation::RunJob(order) | Operation::GiveCommand(order) => self.weigh(request, order).await,
+                Operation::RunJob(order) | Operation::GiveCommand(order) => {
+                    self.check_disruption_budgets(request, order).await
+                }
                 _ => Ok(None),
             };
             let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
-            let live = Box::pin(self.preflight(request)).await.and_then(|live| is_weighed(operation, live));
+            let live = Box::pin(self.preflight(request)).await.and_then(|live| is_budget_checked(operation, live));
             let live = match live {
                 Ok(live) => live,
                 Err(error) => {
@@ -91,7 +93,7 @@ impl Applier {
     }
 
     /// Whether the disruption budgets of the pod that a command ends refuse it, or the API server refuses to answer.
-    async fn weigh(
+    async fn check_disruption_budgets(
         &self,
         request: PreflightRequest<'_>,
         order: &ActionCommand,
@@ -103,7 +105,12 @@ impl Applier {
     }
 
     /// Executes the action on the objects that were just read.
-    async fn carry_out(&self, name: &str, operation_id: &str, live: &Live) -> Result<ActionResult, ApplyError> {
+    async fn carry_out(
+        &self,
+        name: &str,
+        operation_id: &str,
+        live: &PreflightState,
+    ) -> Result<ActionResult, ApplyError> {
         match &live.operation {
             Operation::Cordon => self.cordon(name, live).await,
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
@@ -116,7 +123,7 @@ impl Applier {
         }
     }
 
-    async fn cordon(&self, name: &str, live: &Live) -> Result<ActionResult, ApplyError> {
+    async fn cordon(&self, name: &str, live: &PreflightState) -> Result<ActionResult, ApplyError> {
         if nodes::view(&live.node).unschedulable {
             let Some(mark) = nodes::cordoned_by(&live.node) else { return Ok(ActionResult::AlreadyCordoned) };
             let message = "the node is unschedulable with this remediation's mark".to_owned();
@@ -210,7 +217,7 @@ impl Applier {
         }
     }
 
-    async fn give_command(&self, order: &ActionCommand, live: &Live) -> Result<ActionResult, ApplyError> {
+    async fn give_command(&self, order: &ActionCommand, live: &PreflightState) -> Result<ActionResult, ApplyError> {
         let agent = live.report.status.as_ref().and_then(|status| status.command_result.as_ref());
         let running =
             agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
@@ -273,7 +280,7 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
     if seen.daemon_set.is_none() {
         return Some((OutcomeReason::Protected, format!("Pod {pod} is not controlled by a DaemonSet")));
     }
-    if seen.is_well() {
+    if seen.is_healthy() {
         return Some((OutcomeReason::Recovered, format!("Pod {pod} is Ready")));
     }
     // A pod whose container has started since the decision, or whose deletion proceeds, recovers by itself.
@@ -323,7 +330,7 @@ fn is_further_round(remediation: &Remediation, operation_id: &str, result: &Acti
 
 /// Requires that the action is of the kind that was decided on, and a command the very one whose pod was checked against the
 /// disruption budgets.
-fn is_weighed(weighed: &Operation, live: Live) -> Result<Live, ApplyError> {
+fn is_budget_checked(weighed: &Operation, live: PreflightState) -> Result<PreflightState, ApplyError> {
     let is_command = matches!(live.operation, Operation::RunJob(_) | Operation::GiveCommand(_));
     if discriminant(&live.operation) != discriminant(weighed) || (is_command && live.operation != *weighed) {
         return Err(ApplyError::NotNow("the action has changed since it was decided on".to_owned()));

@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::core::Status;
 use tokio::time::Instant;
 
-use super::preflight::Live;
+use super::preflight::PreflightState;
 use super::{Applier, ApplyError};
 use crate::calls::{CallError, bounded};
 use nrh_api::view::{node as nodes, pods, report};
@@ -43,7 +43,12 @@ const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 impl Applier {
     /// Evicts the pods that may go now, and reports what is left.
-    pub(super) async fn drain(&self, operation: &str, params: &Drain, live: &Live) -> Result<ActionResult, ApplyError> {
+    pub(super) async fn drain(
+        &self,
+        operation: &str,
+        params: &Drain,
+        live: &PreflightState,
+    ) -> Result<ActionResult, ApplyError> {
         let (view, remediation) = (nodes::view(&live.node), &live.remediation);
         if !view.unschedulable || view.cordoned_by.as_deref() != Some(remediation.name.as_str()) {
             return Err(ApplyError::NotNow(format!(
@@ -176,7 +181,7 @@ fn answer(error: &CallError) -> Answer {
         status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == NAMESPACE_ENDS);
     match status.code {
         // The deletion of the namespace deletes the pod too.
-        403 if is_ending => Answer::Refused("its namespace is being deleted, and it with that".to_owned()),
+        403 if is_ending => Answer::Refused("its namespace is being deleted, which deletes the pod too".to_owned()),
         403 if is_without_right(error) => Answer::Stop("the controller may not evict pods any more".to_owned()),
         404 => Answer::Gone,
         // Another pod has the name by now, or another client writes to the pod. The next round checks it again, and the drain is
@@ -228,7 +233,8 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
         },
         has_empty_dir: volumes.iter().any(|volume| volume.empty_dir.is_some()),
         has_no_grace: spec.and_then(|spec| spec.termination_grace_period_seconds).is_some_and(|own| own <= 0),
-        is_back: tolerations.iter().any(tolerates_cordon) && made.zip(cordoned_at).is_some_and(|(made, at)| made > at),
+        recreated_after_cordon: tolerations.iter().any(tolerates_cordon)
+            && made.zip(cordoned_at).is_some_and(|(made, at)| made > at),
         is_ours: [SYSTEM_NAMESPACE, NODE_NAMESPACE].contains(&named.namespace.as_str()),
         pod: named,
     }
@@ -267,7 +273,7 @@ mod tests {
         assert!(matches!(answer(&failed(429, "too many requests", &json!([]))), Answer::Busy(_)));
         assert!(matches!(answer(&failed(503, "no endpoints", &json!([]))), Answer::Stop(_)));
         let ends = json!([{"reason": "NamespaceTerminating", "message": "namespace d is being terminated", "field": "metadata.namespace"}]);
-        let with_it = Answer::Refused("its namespace is being deleted, and it with that".to_owned());
+        let with_it = Answer::Refused("its namespace is being deleted, which deletes the pod too".to_owned());
         assert_eq!(answer(&failed(403, "unable to create new content in namespace d", &ends)), with_it);
         let bare = "pods \"p\" is forbidden: User \"c\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"d\"";
         assert!(matches!(answer(&failed(403, bare, &json!([]))), Answer::Stop(_)));
@@ -300,7 +306,7 @@ mod tests {
                 p["spec"]["tolerations"] = json!([toleration]);
                 p["metadata"]["creationTimestamp"] = json!(made);
             });
-            back.is_back
+            back.recreated_after_cordon
         };
         let (before, after) = ("2025-12-31T23:59:00Z", "2026-01-01T00:01:00Z");
         for all in [

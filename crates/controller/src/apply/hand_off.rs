@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PropagationPolicy};
 use serde_json::{Value, json};
 
-use super::preflight::Live;
+use super::preflight::PreflightState;
 use super::{Applier, ApplyError};
 use crate::calls::{CallError, bounded, bounded_opt, delete_params, our_label, patch_params, post_params};
 use crate::hand_offs::rights::version;
@@ -31,7 +31,7 @@ impl Applier {
         &self,
         operation: &str,
         params: &HandOff,
-        live: &Live,
+        live: &PreflightState,
     ) -> Result<ActionResult, ApplyError> {
         let template = &params.remediation_template;
         let handed = HandedOff::new(template, &live.remediation.node, operation);
@@ -140,7 +140,7 @@ impl Applier {
         at: Timestamp,
         why: &str,
     ) -> Result<(), ApplyError> {
-        let not_notified = match self.tell(handed, at).await {
+        let not_notified = match self.annotate_timeout(handed, at).await {
             Ok(true) => None,
             Ok(false) => Some(format!("{handed} is not there any more")),
             Err(error) if error.is_refusal() => Some(format!("its remediator could not be notified: {}", error.line())),
@@ -159,7 +159,7 @@ impl Applier {
     }
 
     /// Sets the annotation that the time is over. Returns `false` if the object is gone, or not the remediation's.
-    async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
+    async fn annotate_timeout(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
         let Some((api, existing)) = self.ours(handed).await? else { return Ok(false) };
         let at = nrh_core::moment::clock(at);
         // An earlier leader set it, and died before it could record that.

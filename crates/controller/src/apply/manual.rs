@@ -60,7 +60,7 @@ impl Applier {
     }
 
     /// Writes why the manual request has not begun.
-    pub(super) async fn tell_manual(
+    pub(super) async fn write_pending_reason(
         &self,
         name: &str,
         (uid, version): &(String, String),

@@ -44,7 +44,7 @@ pub(super) struct PreflightRequest<'a> {
 
 /// What the preflight read, when nothing in it refuses the action.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct PreflightState {
     /// The node.
     pub node: Node,
     /// Its report.
@@ -112,7 +112,7 @@ impl Applier {
     /// The ledger must still be the version that this process wrote. Another leader may have written it while this process was
     /// paused, and may have freed the slot because the remediation did not exist then. The remediation is known to exist before
     /// the ledger is read. So if the version is unchanged, each later leader finds the remediation and keeps its slot.
-    pub(super) async fn preflight(&self, request: PreflightRequest<'_>) -> Result<Live, ApplyError> {
+    pub(super) async fn preflight(&self, request: PreflightRequest<'_>) -> Result<PreflightState, ApplyError> {
         let PreflightRequest { remediation: name, operation, node, ledger_version, .. } = request;
         let asked = Instant::now();
         let policy = self.cache.lock().snapshot.remediations.get(name).map(|known| known.policy.clone());
@@ -141,7 +141,7 @@ impl Applier {
         let decided = engine::preflight(&state.snapshot, &self.settings, name, operation);
         drop(state);
         let remediation = read.remediation.as_ref().map(convert::remediation);
-        Ok(Live {
+        Ok(PreflightState {
             node: read.node.ok_or_else(|| gone("Node", node))?,
             report: read.report.ok_or_else(|| gone("NodeRuntimeHealth", node))?,
             command: read.command,

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::act::Release;
-use super::preflight::Live;
+use super::preflight::PreflightState;
 use super::{Applier, ApplyError};
 use crate::events::Kind;
 use nrh_api::TAINT_ANNOTATION;
@@ -17,7 +17,12 @@ use nrh_core::taint::{KeyedTaint, TAINT_KEY, TaintEffect, TaintMark, TaintState}
 
 impl Applier {
     /// Adds the taint to the node, with the annotation that names this remediation as its owner.
-    pub(super) async fn taint(&self, name: &str, effect: TaintEffect, live: &Live) -> Result<ActionResult, ApplyError> {
+    pub(super) async fn taint(
+        &self,
+        name: &str,
+        effect: TaintEffect,
+        live: &PreflightState,
+    ) -> Result<ActionResult, ApplyError> {
         let (node, view) = (&live.node, nodes::view(&live.node));
         match TaintState::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
             TaintState::Nothing => {

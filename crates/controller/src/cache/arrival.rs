@@ -22,7 +22,7 @@ pub struct ReportArrivals {
     /// The controller's monotonic time minus the node's clock, per heartbeat, in milliseconds.
     gaps: VecDeque<i128>,
     made: Option<Instant>,
-    dated: bool,
+    age_known: bool,
 }
 
 impl ReportArrivals {
@@ -49,7 +49,7 @@ impl ReportArrivals {
         self.gaps.push_back(gap);
         let least = self.gaps.iter().min().copied().unwrap_or(gap);
         let late = u64::try_from(gap.saturating_sub(least)).unwrap_or(u64::MAX);
-        self.dated = !is_anew && probe.heartbeat_at.is_some();
+        self.age_known = !is_anew && probe.heartbeat_at.is_some();
         let before = |age: Duration| now.checked_sub(age).unwrap_or(now);
         self.made = Some(if is_first && was_silent {
             // The least that this can mean.
@@ -69,8 +69,8 @@ impl ReportArrivals {
 
     /// Whether the age of the last heartbeat is known. The first one may be of any age, and so may the first after the node's clock was
     /// set back.
-    pub const fn is_dated(&self) -> bool {
-        self.dated
+    pub const fn is_age_known(&self) -> bool {
+        self.age_known
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
 
     /// How old a reading is that was so many seconds old at the last heartbeat, where that is known.
     fn checked(node: &ReportArrivals, age: u64, now: Instant) -> Option<Duration> {
-        node.is_dated().then(|| node.age(now) + secs(age))
+        node.is_age_known().then(|| node.age(now) + secs(age))
     }
 
     const fn secs(seconds: u64) -> Duration {
@@ -138,7 +138,7 @@ mod tests {
             let at = format!("2025-01-01T01:{:02}:00Z", 2 + i);
             node.note(&beat(3 + i, &at), false, now + secs(120 + 60 * i), secs(120 + 60 * i));
             assert_eq!(node.age(now + secs(120 + 60 * i)), secs(0), "heartbeat {i}");
-            assert_eq!(node.is_dated(), i > 0, "the first one may have been held up");
+            assert_eq!(node.is_age_known(), i > 0, "the first one may have been held up");
         }
     }
 

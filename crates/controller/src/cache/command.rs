@@ -8,7 +8,7 @@ use super::fold::{Changed, Ingest};
 use super::guard::Guardable;
 use nrh_api::NodeCommand;
 use nrh_api::view::View;
-use nrh_api::view::guard::Unread;
+use nrh_api::view::guard::UnreadableObject;
 use nrh_api::view::report::owner;
 
 /// The part of a `NodeCommand` that its next write needs.
@@ -53,11 +53,11 @@ impl Ingest for NodeCommand {
 impl Guardable for NodeCommand {
     const CONSEQUENCE: &'static str = "nothing starts on the node until it can be read";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, _now: Instant) -> Changed {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let row = CommandRow { uid, owner: owner(&bad.metadata), ..CommandRow::default() };
         state.commands.insert(key.to_owned(), row);
-        Changed::when(Self::store_unread(bad, key, &mut state.snapshot))
+        Changed::when(Self::store_unreadable(bad, key, &mut state.snapshot))
     }
 }
 

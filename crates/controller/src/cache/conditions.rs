@@ -28,7 +28,7 @@ impl<T: ?Sized + Ord> Shared<T> {
     }
 
     /// Releases the value of a node that uses `now` from now on, and forgets the old value where no other node uses it.
-    pub fn give_back(&mut self, held: Arc<T>, now: &Arc<T>) {
+    pub fn replace(&mut self, held: Arc<T>, now: &Arc<T>) {
         if !Arc::ptr_eq(&held, now) {
             self.release(held);
         }

@@ -22,7 +22,7 @@ pub struct DaemonSetRow {
     /// Number of pods that it wants.
     pub desired: u32,
     /// Whether some of them are missing, not ready or not available.
-    pub troubled: bool,
+    pub has_unready_pods: bool,
 }
 
 impl State {
@@ -40,8 +40,8 @@ impl State {
 
     /// Forgets the labels of the pods of a DaemonSet that is no longer read: no later read would replace them.
     pub(super) fn settle_set(&mut self, key: &str) {
-        let is_troubled = self.daemon_sets.get(key).is_some_and(|row| row.troubled);
-        if !is_troubled && !self.pod_reads.unwell_sets().contains(key) {
+        let is_troubled = self.daemon_sets.get(key).is_some_and(|row| row.has_unready_pods);
+        if !is_troubled && !self.pod_reads.unhealthy_daemon_sets().contains(key) {
             self.known_pods.forget_set(key);
         }
     }
@@ -64,7 +64,7 @@ impl Ingest for DaemonSet {
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
             selector,
             desired: status.and_then(|s| u32::try_from(s.desired_number_scheduled).ok()).unwrap_or(0),
-            troubled: status
+            has_unready_pods: status
                 .is_some_and(|s| s.number_unavailable.unwrap_or(0) > 0 || s.number_ready != s.desired_number_scheduled),
         };
         let matters = state.daemon_sets.get(key) != Some(&row);

@@ -101,11 +101,11 @@ impl Ingest for Node {
         let Some(view) = nodes.get_mut(key) else { return Changed::Matters };
         view.conditions = state.shared.keep(std::mem::take(&mut view.conditions));
         if let Some(old) = old {
-            state.shared.give_back(old, &view.conditions);
+            state.shared.replace(old, &view.conditions);
         }
         state.flaps.note_ready(key, view, since_start);
-        let noticed = state.notices.note(key, view, policies, since_start);
-        state.wakes.news(key, matters || noticed, now)
+        let matched_conditions = state.notices.note(key, view, policies, since_start);
+        state.wakes.news(key, matters || matched_conditions, now)
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
@@ -171,7 +171,7 @@ pub(super) fn set_status(state: &mut State, node: &str, mut current: ControllerS
 
 fn forget_said(state: &mut State, old: Option<ControllerStatus>) {
     if let Some(old) = old {
-        old.conditions.give_back(&mut state.said);
+        old.conditions.release(&mut state.said);
     }
 }
 

@@ -12,7 +12,7 @@ use super::fold::{Changed, Ingest, set_status};
 use super::policies::PolicyRow;
 use super::{State, job, report};
 use nrh_api::view::View;
-use nrh_api::view::guard::{BoundedStatus, Guarded, Unread};
+use nrh_api::view::guard::{BoundedStatus, Guarded, UnreadableObject};
 use nrh_api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 
 /// The objects that cannot be read now, by kind and key. The controller reports each once, a remediation again whenever
@@ -52,7 +52,7 @@ pub trait Guardable: Ingest + BoundedStatus {
     /// Stores that an object exists and cannot be read. An unreadable object does not count as gone. What was known of objects
     /// of other writers stays valid. An unreadable remediation, report or policy of this operator blocks its node, or starts
     /// nothing.
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed;
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, now: Instant) -> Changed;
 }
 
 impl<K: Guardable> Ingest for Guarded<K> {
@@ -89,13 +89,13 @@ impl Guardable for Node {
     const CONSEQUENCE: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, now: Instant) -> Changed {
         let known = state.snapshot.nodes.get(key).map(|known| known.uid.as_str());
         if known != bad.metadata.uid.as_deref() {
             // Another object of that name: nothing that is known of the last one applies.
             Self::forget(key, state);
         }
-        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+        let matters = Self::store_unreadable(bad, key, &mut state.snapshot);
         state.wakes.news(key, matters, now)
     }
 }
@@ -104,7 +104,7 @@ impl Guardable for DaemonSet {
     const CONSEQUENCE: &'static str =
         "its last known state still counts; if it was never read, its pods are not checked";
 
-    fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> Changed {
+    fn unread(_bad: &UnreadableObject, _key: &str, _state: &mut State, _now: Instant) -> Changed {
         Changed::Nothing
     }
 }
@@ -113,7 +113,7 @@ impl Guardable for Job {
     const CONSEQUENCE: &'static str =
         "its last known state still counts; its step ends when its pod reports, or at its timeout";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+    fn unread(bad: &UnreadableObject, _key: &str, state: &mut State, _now: Instant) -> Changed {
         let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         Changed::when(!std::mem::replace(&mut row.exists, true))
@@ -125,7 +125,7 @@ impl Guardable for Pod {
     const CONSEQUENCE: &'static str =
         "its Job counts as started, and nothing else is sent in its place before its step is over";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+    fn unread(bad: &UnreadableObject, _key: &str, state: &mut State, _now: Instant) -> Changed {
         let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         Changed::when(job::note_unread_pod(row, id, &bad.metadata))
@@ -135,10 +135,10 @@ impl Guardable for Pod {
 impl Guardable for NodeRuntimeHealth {
     const CONSEQUENCE: &'static str = "the node is blocked until it can be read";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, now: Instant) -> Changed {
         state.arrivals.remove(key);
         set_status(state, key, report::unread(&bad.metadata));
-        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+        let matters = Self::store_unreadable(bad, key, &mut state.snapshot);
         state.wakes.news(key, matters, now)
     }
 }
@@ -146,8 +146,8 @@ impl Guardable for NodeRuntimeHealth {
 impl Guardable for RemediationPolicy {
     const CONSEQUENCE: &'static str = "it starts nothing until it can be read";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
-        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, now: Instant) -> Changed {
+        let matters = Self::store_unreadable(bad, key, &mut state.snapshot);
         let status = state.policies.get(key).map(|row| row.status.clone()).unwrap_or_default();
         let generation = bad.metadata.generation.unwrap_or_default();
         let row = PolicyRow { errors: vec![bad.why.clone()], generation, status, ..PolicyRow::default() };
@@ -158,17 +158,17 @@ impl Guardable for RemediationPolicy {
 impl Guardable for RemediationConfig {
     const CONSEQUENCE: &'static str = "nothing starts on any node until it can be";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.config = None;
-        Changed::when(Self::store_unread(bad, key, &mut state.snapshot))
+        Changed::when(Self::store_unreadable(bad, key, &mut state.snapshot))
     }
 }
 
 impl Guardable for NodeRemediation {
     const CONSEQUENCE: &'static str = "it keeps its slot, and its node is blocked";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
-        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+    fn unread(bad: &UnreadableObject, key: &str, state: &mut State, _now: Instant) -> Changed {
+        let matters = Self::store_unreadable(bad, key, &mut state.snapshot);
         if matters {
             state.remediations.remove(key);
             state.unread.forget(Self::KIND, key);

@@ -49,7 +49,7 @@ impl PodReads {
     /// pod.
     pub fn note_set(&mut self, key: &str, found: Vec<SuspectPod>, is_told: impl Fn(&PodRef) -> bool, at: Instant) {
         // The next read of the node shows whether a pod that was well is gone.
-        let is_over = |pod: &PodRef, read: &Read| is_told(pod) && read.at <= at && !read.pod.is_well();
+        let is_over = |pod: &PodRef, read: &Read| is_told(pod) && read.at <= at && !read.pod.is_healthy();
         self.pods.retain(|pod, read| !is_of(&read.pod, key) || !is_over(pod, read));
         self.take(found, at);
     }
@@ -65,7 +65,7 @@ impl PodReads {
 
     fn take(&mut self, found: impl IntoIterator<Item = SuspectPod>, at: Instant) {
         for pod in found {
-            let is_wanted = !pod.is_well() || self.nodes.contains_key(&pod.node);
+            let is_wanted = !pod.is_healthy() || self.nodes.contains_key(&pod.node);
             if is_wanted && self.pods.get(&pod.pod).is_none_or(|read| read.at <= at) {
                 self.pods.insert(pod.pod.clone(), Read { pod, at });
             }
@@ -75,7 +75,7 @@ impl PodReads {
     /// Forgets the reads of whole nodes except these. Their pods that are not well stay.
     pub fn retain_nodes(&mut self, wanted: &BTreeSet<String>) {
         self.nodes.retain(|node, _| wanted.contains(node));
-        self.pods.retain(|_, read| !read.pod.is_well() || wanted.contains(&read.pod.node));
+        self.pods.retain(|_, read| !read.pod.is_healthy() || wanted.contains(&read.pod.node));
     }
 
     /// Forgets a node that is gone.
@@ -90,23 +90,23 @@ impl PodReads {
     }
 
     /// Pods that are not well.
-    pub fn unwell(&self) -> impl Iterator<Item = &SuspectPod> {
-        self.pods.values().map(|read| &read.pod).filter(|pod| !pod.is_well())
+    pub fn unhealthy(&self) -> impl Iterator<Item = &SuspectPod> {
+        self.pods.values().map(|read| &read.pod).filter(|pod| !pod.is_healthy())
     }
 
     /// `DaemonSet`s with pods that are not well.
-    pub fn unwell_sets(&self) -> BTreeSet<String> {
-        self.unwell().filter_map(set_of).collect()
+    pub fn unhealthy_daemon_sets(&self) -> BTreeSet<String> {
+        self.unhealthy().filter_map(set_of).collect()
     }
 
     /// Pods that are not well, when each was read, and whether it is stuck by now if it has not changed since.
     pub fn to_read(&self, now: Instant) -> Vec<(&PodRef, Instant, bool)> {
-        let unwell = self.pods.values().filter(|read| !read.pod.is_well());
+        let unhealthy = self.pods.values().filter(|read| !read.pod.is_healthy());
         let is_stuck = |read: &Read| {
             stuck::pattern(&read.pod).is_some()
                 || stuck::pattern(&aged(&read.pod, now.saturating_duration_since(read.at))).is_some()
         };
-        unwell.map(|read| (&read.pod.pod, read.at, is_stuck(read))).collect()
+        unhealthy.map(|read| (&read.pod.pod, read.at, is_stuck(read))).collect()
     }
 
     /// The pod, as it was last read.

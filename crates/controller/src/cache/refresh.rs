@@ -25,10 +25,10 @@ impl State {
         for (node, view) in &mut self.snapshot.reports {
             // By the controller's own clock: a node's may be wrong.
             let arrivals = arrivals.at(node).unwrap_or(&unseen);
-            report::age(view, arrivals.age(now), arrivals.is_dated());
+            report::age(view, arrivals.age(now), arrivals.is_age_known());
         }
         self.refresh_starts(now);
-        self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);
+        self.snapshot.matched_conditions = self.notices.matched_conditions(self.since_start(now), wall);
         self.refresh_flaps(now, wall);
         self.snapshot.jobs =
             self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();

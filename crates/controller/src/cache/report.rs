@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::said::Conditions;
+use super::report_conditions::Conditions;
 use nrh_api::health::{NodeRuntimeHealth, RemediationStatus, Summary};
 use nrh_api::view::report::owner;
 use nrh_api::{WrittenFlap, is_check_name};

@@ -83,7 +83,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
         let asked = Asked { at: now, wall: clock.now() };
         match read(&calls, &subject, asked).await {
             Ok(found) => {
-                tell(&mut reported, &found.lost);
+                report_unreadable_pods(&mut reported, &found.lost);
                 if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, asked) {
                     cache.wake();
                 }
@@ -135,17 +135,17 @@ fn due(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
 /// nothing has changed, is read often. The others are read rarely, for the case that nothing else reads them.
 fn of_pods(state: &State, now: Instant) -> Vec<(Subject, Duration, Option<Instant>)> {
     let every = |is_stuck| if is_stuck { STUCK_EVERY } else { UNREAD_FOR };
-    let unwell = state.pod_reads.to_read(now).into_iter();
-    unwell.map(|(pod, read, is_stuck)| (Subject::Pod(pod.clone()), every(is_stuck), Some(read))).collect()
+    let unhealthy = state.pod_reads.to_read(now).into_iter();
+    unhealthy.map(|(pod, read, is_stuck)| (Subject::Pod(pod.clone()), every(is_stuck), Some(read))).collect()
 }
 
 fn sets(state: &State) -> impl Iterator<Item = (Subject, Duration)> {
-    let unwell = state.pod_reads.unwell_sets();
+    let unhealthy = state.pod_reads.unhealthy_daemon_sets();
     let is_small = |row: &DaemonSetRow| row.desired <= PAGE * MAX_PAGES;
     let wanted = state.daemon_sets.iter().filter(move |(_, row)| is_small(row));
     wanted.filter_map(move |(key, row)| {
-        let suspects = unwell.contains(key);
-        if !row.troubled && !suspects {
+        let suspects = unhealthy.contains(key);
+        if !row.has_unready_pods && !suspects {
             return None;
         }
         let every = if suspects { SUSPECT_SET_EVERY } else { SET_EVERY };
@@ -190,7 +190,7 @@ impl Found {
 }
 
 /// Reports pods that cannot be read, each once.
-fn tell(reported: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
+fn report_unreadable_pods(reported: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
     if reported.len() > MAX_REPORTED {
         reported.clear();
     }
@@ -199,7 +199,7 @@ fn tell(reported: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
             tracing::warn!(
                 pod = %pod,
                 error = why,
-                "a pod cannot be read: what was known of the pods of its node grows old, and nothing is done that rests on it"
+                "a pod cannot be read: the data on the pods of its node becomes stale, and the controller starts no action that depends on it"
             );
         }
     }
@@ -243,7 +243,7 @@ async fn read(calls: &Calls, subject: &Subject, asked: Asked) -> Result<Found, C
 
 /// A pod of a DaemonSet that is not ready, or is being deleted.
 fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
-    pods::suspect(pod, now).is_some_and(|seen| seen.daemon_set.is_some() && !seen.is_well())
+    pods::suspect(pod, now).is_some_and(|seen| seen.daemon_set.is_some() && !seen.is_healthy())
 }
 
 /// Stores the result of a read. Returns whether the decider should run.
@@ -256,7 +256,7 @@ fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bo
         Subject::Set { key, .. } => {
             note_pods(state, subject, &all, pods, at);
             let is_told = |pod: &PodRef| !found.is_cut && found.lost.iter().all(|(lost, _)| lost != pod);
-            let news = !all.is_empty() || state.pod_reads.unwell_sets().contains(key);
+            let news = !all.is_empty() || state.pod_reads.unhealthy_daemon_sets().contains(key);
             state.pod_reads.note_set(key, all, is_told, at);
             state.settle_set(key);
             news
@@ -272,7 +272,7 @@ fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bo
         }
         Subject::Pod(pod) => {
             let stands =
-                |pod: Option<&SuspectPod>| pod.map(|pod| (pod.is_well(), stuck::pattern(pod).map(|stuck| stuck.0)));
+                |pod: Option<&SuspectPod>| pod.map(|pod| (pod.is_healthy(), stuck::pattern(pod).map(|stuck| stuck.0)));
             let before = stands(state.pod_reads.get(pod));
             state.pod_reads.note_pod(pod, all.into_iter().next(), at);
             before != stands(state.pod_reads.get(pod))

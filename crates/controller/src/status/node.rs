@@ -97,7 +97,7 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
         stable(status_view, current, of),
     ]);
     let blocked = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
-    conditions.extend(unvouched(status_view, current).into_iter().map(|kind| {
+    conditions.extend(stale_conditions(status_view, current).into_iter().map(|kind| {
         let why = if blocked {
             "the kubelet's start is blocked: what it waits for would block the next one too"
         } else {
@@ -130,7 +130,7 @@ fn stable(
 }
 
 /// Current conditions of the probe that nothing confirms now.
-fn unvouched(status_view: &NodeStatusView, current: &ControllerStatus) -> Vec<ConditionType> {
+fn stale_conditions(status_view: &NodeStatusView, current: &ControllerStatus) -> Vec<ConditionType> {
     let silent = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
     let of_probe = checked_conditions().chain([ConditionType::RestartSafe]);
     of_probe
@@ -204,7 +204,7 @@ pub fn difference(current: &ControllerStatus, part: &NodeRuntimeHealthStatus) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::said::Conditions;
+    use crate::cache::report_conditions::Conditions;
     use serde_json::json;
 
     fn now() -> Timestamp {

@@ -104,7 +104,7 @@ pub fn config_status(row: &ConfigRow, snapshot: &Snapshot, now: Timestamp) -> Re
 mod tests {
     use super::*;
     use nrh_core::fault::FaultType;
-    use nrh_core::plan::{FaultRoom, LimitsView, SpentNode, StormView, TopologyRoom};
+    use nrh_core::plan::{FaultLimitView, LimitsView, NodeAtLimit, StormView, TopologyLimitView};
     use nrh_core::window;
     use serde_json::json;
 
@@ -144,12 +144,12 @@ mod tests {
             };
             policy_status(&row, Some(&status_view), now())
         };
-        let room = TopologyRoom { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
-        let spent = SpentNode { node: "n1".into(), actions: 20, is_slow: false, until: now() };
+        let room = TopologyLimitView { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
+        let spent = NodeAtLimit { node: "n1".into(), actions: 20, is_slow: false, until: now() };
         let limits = LimitsView {
             topologies: vec![room],
             topologies_left_out: 3,
-            faults: vec![FaultRoom { faults: vec![FaultType::DiskFull], in_flight: 0, max_in_flight: 1 }],
+            faults: vec![FaultLimitView { faults: vec![FaultType::DiskFull], in_flight: 0, max_in_flight: 1 }],
             spent: vec![spent],
             spent_left_out: 0,
         };

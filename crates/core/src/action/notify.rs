@@ -6,7 +6,7 @@ use super::traits::{Role, RunsOn, Traits};
 /// The parameters of the step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notify {
-    /// What people are told beside the facts.
+    /// A message that is added to the notification.
     pub message: Option<String>,
 }
 

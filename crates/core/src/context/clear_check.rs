@@ -35,7 +35,7 @@ fn is_of(pod: &SuspectPod, fault: &RemediationFault) -> bool {
 
 /// Whether it is one of these pods and not well yet.
 fn is_unwell(pod: &SuspectPod, fault: &RemediationFault) -> bool {
-    is_of(pod, fault) && !pod.is_well()
+    is_of(pod, fault) && !pod.is_healthy()
 }
 
 impl NodeContext<'_> {

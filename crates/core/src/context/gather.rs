@@ -52,7 +52,7 @@ pub(crate) fn gather<'a>(
     names.dedup();
     names.retain(|name| only.is_none_or(|only| only == *name));
     let (mut views, mut reports) = (Along::new(&snapshot.nodes), Along::new(&snapshot.reports));
-    let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.noticed));
+    let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.matched_conditions));
     let (mut flaps, mut commands) = (Along::new(&snapshot.flaps), Along::new(&snapshot.commands));
     names
         .into_iter()
@@ -83,7 +83,7 @@ pub(crate) fn gather<'a>(
                     runtime: view.and_then(|view| view.runtime_version.as_deref()),
                     kubelet: view.and_then(|view| view.kubelet_version.as_deref()),
                 },
-                noticed: notices.at(name).map(Vec::as_slice).unwrap_or_default(),
+                matched_conditions: notices.at(name).map(Vec::as_slice).unwrap_or_default(),
                 flap,
                 stable: stable(snapshot, view, flap),
                 policies: view.map_or_else(Vec::new, |view| {

@@ -81,7 +81,7 @@ pub(crate) struct NodeContext<'a> {
     /// What rules may ask about the pods and the node.
     pub around: MatchContext<'a>,
     /// Conditions on the Node that some policy asks for.
-    pub noticed: &'a [ObservedCondition],
+    pub matched_conditions: &'a [ObservedCondition],
     /// Its recent changes, if there were several.
     pub flap: Option<&'a FlapView>,
     /// Whether its history shows that it does not flap.
@@ -137,7 +137,7 @@ impl<'a> NodeContext<'a> {
     }
 
     /// Returns the dry run that would remediate this fault instead of `policy`, if it acted.
-    pub fn trial_for(&self, fault: &Fault, policy: &Policy) -> Option<&'a Policy> {
+    pub fn dry_run_for(&self, fault: &Fault, policy: &Policy) -> Option<&'a Policy> {
         self.with_rule(fault).next().filter(|first| policy.mode == Mode::Enforce && first.name != policy.name)
     }
 
@@ -225,7 +225,7 @@ impl<'a> NodeContext<'a> {
 
     /// Time since the last report arrived, if the controller saw it arrive.
     pub fn arrived(&self) -> Option<Duration> {
-        self.heartbeat().filter(|heartbeat| heartbeat.dated).map(|heartbeat| heartbeat.arrived)
+        self.heartbeat().filter(|heartbeat| heartbeat.age_known).map(|heartbeat| heartbeat.arrived)
     }
 
     /// The last heartbeat.

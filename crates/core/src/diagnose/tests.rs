@@ -1,6 +1,5 @@
 //! The signatures as they were measured on real components, and what must not look like one.
 
-mod blind;
 mod bus;
 mod clients;
 mod clock;
@@ -21,6 +20,7 @@ mod part;
 mod port;
 mod properties;
 mod stuck_containers;
+mod unavailable;
 mod unresponsive_shims;
 mod untracked;
 mod waits;
@@ -36,8 +36,9 @@ use crate::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, Role, Severity, Su
 use crate::finding::*;
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DisksSeen, FrozenSeen, HostSeen, KubeletSeen,
-    KubeletSettings, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable,
-    Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    KubeletSettings, ListRound, NetworkSeen, OrphanCheck, Owner, PortSeen, PossibleRole, ProcessRole, ProcessSeen,
+    ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer,
+    UnprovenProcess, Usage,
 };
 use crate::reason::ConditionReason;
 
@@ -54,7 +55,7 @@ impl Node {
 
 /// The first process of a container in creation, in a frozen control group.
 fn frozen_init(pid: i32, age: Duration, sandbox_id: &str, group: &str) -> FrozenSeen {
-    let process = process_ref(&process(pid, Part::Runtime), Role::ContainerInit);
+    let process = process_ref(&process(pid, ProcessRole::Runtime), Role::ContainerInit);
     FrozenSeen { process, age, sandbox_id: sandbox_id.to_owned(), group: group.to_owned() }
 }
 
@@ -89,7 +90,7 @@ fn a_healthy_node_is_cleanly_checked_in_every_kind() {
 
 #[test]
 fn a_blind_probe_sees_nothing_and_clears_nothing() {
-    let findings = Node::blind().findings();
+    let findings = Node::unavailable().findings();
     assert!(of_node(&findings).is_empty(), "{:?}", findings.sightings);
     assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));
 }

@@ -6,11 +6,11 @@ fn pod(name: &str) -> NodePod {
     NodePod::plain(PodRef { namespace: "shop".into(), name: name.into(), uid: format!("uid-{name}") })
 }
 
-fn blocked(why: &str) -> Fate {
-    Fate::Blocked(why.to_owned())
+fn blocked(why: &str) -> EvictionDecision {
+    EvictionDecision::Blocked(why.to_owned())
 }
 
-type Case = (fn(&mut NodePod), Fate, Fate);
+type Case = (fn(&mut NodePod), EvictionDecision, EvictionDecision);
 
 #[test]
 fn each_pod_has_its_fate() {
@@ -24,26 +24,35 @@ fn each_pod_has_its_fate() {
     };
     let back = blocked("made after the cordon, which it tolerates: it would come back (excludedNamespaces)");
     let cases: [Case; 9] = [
-        (|_| {}, Fate::Evict, Fate::Evict),
-        (|p| p.owner = Owner::DaemonSet, Fate::Stays, Fate::Stays),
-        (|p| p.owner = Owner::Kubelet, Fate::Stays, Fate::Stays),
-        (|p| p.state = PodState::Finished, Fate::Stays, Fate::Stays),
-        (|p| p.is_ours = true, Fate::Stays, Fate::Stays),
-        (|p| p.state = PodState::Terminating, Fate::Going, Fate::Going),
-        (|p| p.is_back = true, back.clone(), back),
-        (|p| p.owner = Owner::Nobody, blocked("no controller recreates it; set drain.force to evict it"), Fate::Evict),
-        (|p| p.has_empty_dir = true, blocked("it has data in an emptyDir (drain.deleteEmptyDirData)"), Fate::Evict),
+        (|_| {}, EvictionDecision::Evict, EvictionDecision::Evict),
+        (|p| p.owner = Owner::DaemonSet, EvictionDecision::Stays, EvictionDecision::Stays),
+        (|p| p.owner = Owner::Kubelet, EvictionDecision::Stays, EvictionDecision::Stays),
+        (|p| p.state = PodState::Finished, EvictionDecision::Stays, EvictionDecision::Stays),
+        (|p| p.is_ours = true, EvictionDecision::Stays, EvictionDecision::Stays),
+        (|p| p.state = PodState::Terminating, EvictionDecision::Going, EvictionDecision::Going),
+        (|p| p.recreated_after_cordon = true, back.clone(), back),
+        (
+            |p| p.owner = Owner::Nobody,
+            blocked("no controller recreates it; set drain.force to evict it"),
+            EvictionDecision::Evict,
+        ),
+        (
+            |p| p.has_empty_dir = true,
+            blocked("it has data in an emptyDir (drain.deleteEmptyDirData)"),
+            EvictionDecision::Evict,
+        ),
     ];
     for (change, bare, forced) in cases {
         let pod = with(change);
-        assert_eq!(plain.fate(&pod, &none), bare, "{pod:?}");
-        assert_eq!(all.fate(&pod, &none), forced, "{pod:?}");
+        assert_eq!(plain.eviction_decision(&pod, &none), bare, "{pod:?}");
+        assert_eq!(all.eviction_decision(&pod, &none), forced, "{pod:?}");
         // A hung process blocks its pod, whatever the policy allows. It does not block a pod that stays or terminates anyway.
-        let expected = if matches!(bare, Fate::Stays | Fate::Going) { bare } else { blocked("X") };
-        assert_eq!(all.fate(&pod, &hung), expected, "{pod:?}");
+        let expected =
+            if matches!(bare, EvictionDecision::Stays | EvictionDecision::Going) { bare } else { blocked("X") };
+        assert_eq!(all.eviction_decision(&pod, &hung), expected, "{pod:?}");
     }
     let except = Drain { excluded_namespaces: vec!["sho*".into()], ..Drain::default() };
-    assert_eq!(except.fate(&pod("a"), &none), Fate::Stays);
+    assert_eq!(except.eviction_decision(&pod("a"), &none), EvictionDecision::Stays);
 }
 
 fn taken(pods: &[NodePod], name: &str, answer: &Answer) -> (Vec<String>, Round) {

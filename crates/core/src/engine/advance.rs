@@ -71,7 +71,7 @@ fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slot
         }
         join(cx, update, slots);
         // The remediator of a finished step releases the node before the controller does anything else to it.
-        if let Some(back) = cleanup::take_back(cx.ctx, cx.node, &mut update.remediation, Marker::is_hand_off) {
+        if let Some(back) = cleanup::remove_next_marker(cx.ctx, cx.node, &mut update.remediation, Marker::is_hand_off) {
             update.effect = Some(back);
             hold_back(cx.ctx, update);
             update.requeue.after(cx.settings.retry);
@@ -224,7 +224,7 @@ fn limited(
     kind: FaultType,
     slots: &mut Slots,
 ) -> Option<Block> {
-    if let Some(full) = scope.full(kind, node.name, slots) {
+    if let Some(full) = scope.fault_limit_reached(kind, node.name, slots) {
         return Some(full.into());
     }
     if slots.is_noted(&update.remediation.name, kind) {

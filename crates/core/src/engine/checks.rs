@@ -61,8 +61,8 @@ pub(super) fn of_node(cx: PolicyContext<'_>, remediation: Option<&Remediation>) 
     };
     let message = if spent.is_slow {
         format!(
-            "node {} has kept policy {} waiting for its answers for a quarter of {} min or more (limits.perNode); the turn is \
-             the other nodes', not its own again before {}",
+            "the actions on node {} have kept policy {} waiting for a quarter of {} min or more (limits.perNode); other nodes go \
+             first until {}",
             cx.node.name,
             cx.policy.name,
             limit.window.as_secs() / 60,

@@ -1,6 +1,6 @@
 //! What the controller removes from a node that it has put there, and when.
 
-use super::quarantine::Over;
+use super::quarantine::QuarantineEnd;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, quarantine};
@@ -8,10 +8,10 @@ use crate::context::{Block, NodeContext};
 use crate::moment::since;
 use crate::plan::{BlockReason, Effect};
 use crate::procedure::{hand_off, pending_reboot};
-use crate::remediation::{Marker, Remediation, STOPPED_BY_A_PERSON};
+use crate::remediation::{CANCELLED_PREFIX, Marker, Remediation};
 
 /// Removes the next of these markers of the remediation. Records those of which nothing is left to remove.
-pub(super) fn take_back(
+pub(super) fn remove_next_marker(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     remediation: &mut Remediation,
@@ -58,8 +58,9 @@ pub(super) fn stale_markers(ctx: Ctx<'_>, node: &NodeContext<'_>, is_slot: impl 
     // Somebody has overwritten the owner annotation of an active remediation with another name. The marker still belongs to the
     // active remediation, and a person has to examine the annotation.
     let is_overwritten = |marker: &Marker, owner: &str| {
-        let is_its =
-            |open: &&Remediation| open.name != owner && open.node_uid == view.uid && open.owed_since(marker).is_some();
+        let is_its = |open: &&Remediation| {
+            open.name != owner && open.node_uid == view.uid && open.pending_since(marker).is_some()
+        };
         node.open.iter().any(is_its)
     };
     // The cordon goes first: a taint that cannot be removed must not keep it there.
@@ -78,15 +79,15 @@ pub(super) fn clean_up(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut Remedi
         return None;
     }
     // While a remediator works on the node, its markers stay on the node and pods must not run there.
-    let first = take_back(ctx, node, remediation, Marker::is_hand_off)
-        .or_else(|| take_back(ctx, node, remediation, Marker::is_taint));
+    let first = remove_next_marker(ctx, node, remediation, Marker::is_hand_off)
+        .or_else(|| remove_next_marker(ctx, node, remediation, Marker::is_taint));
     if first.is_some() {
         return first;
     }
     let until =
         quarantine::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
     if let Some(until) = until {
-        quarantine::contain(ctx, remediation, until, &mut update.requeue);
+        quarantine::begin_quarantine(ctx, remediation, until, &mut update.requeue);
         return None;
     }
     uncordon(ctx, node, remediation)
@@ -97,7 +98,7 @@ fn uncordon(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation)
     if pending_reboot::blocks_uncordon(ctx.cluster, node, remediation).is_some() {
         return None;
     }
-    let effect = take_back(ctx, node, remediation, Marker::is_cordon);
+    let effect = remove_next_marker(ctx, node, remediation, Marker::is_cordon);
     remediation.conclude(ctx.snapshot.now);
     effect
 }
@@ -108,14 +109,14 @@ pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation
     let mut update = RemediationUpdate::new(remediation.clone(), SlotReservation::Awaited);
     hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
     quarantine::note_clean(ctx, node, &mut update.remediation, &mut update.requeue);
-    match quarantine::over(ctx, node, &update.remediation, &mut update.requeue) {
+    match quarantine::quarantine_end(ctx, node, &update.remediation, &mut update.requeue) {
         None => return update,
         // Nothing is left to wait for. The remediation ends like any other resolved one, after the uncordon.
-        Some(Over::Resolved) => {}
-        Some(Over::Ends(phase, why)) => {
+        Some(QuarantineEnd::Resolved) => {}
+        Some(QuarantineEnd::Ends(phase, why)) => {
             update.remediation.phase = phase;
             // The finish time stays that of the steps. A stop by a person counts from now on.
-            if why.starts_with(STOPPED_BY_A_PERSON) {
+            if why.starts_with(CANCELLED_PREFIX) {
                 update.remediation.finished_at = None;
             }
             update.remediation.say(&why);

@@ -4,7 +4,7 @@ use super::{Ctx, PolicyContext, cause};
 use crate::context::{NodeContext, exclusion, of_policy};
 use crate::policy::Mode;
 use crate::procedure::{hand_off, marker};
-use crate::remediation::{Phase, Remediation, STOPPED_BY_A_PERSON, StepState};
+use crate::remediation::{CANCELLED_PREFIX, Phase, Remediation, StepState};
 
 /// Why the remediation ends at once, whatever is in progress.
 pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
@@ -16,10 +16,10 @@ pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remed
         return Some(format!("node {} was replaced by another one of the same name{how}", remediation.node));
     }
     if let Some(cancel) = &remediation.cancel {
-        return Some(format!("{STOPPED_BY_A_PERSON}cancelled {}", cancel.by_whom()));
+        return Some(format!("{CANCELLED_PREFIX}cancelled {}", cancel.by_whom()));
     }
     if remediation.deleting {
-        return Some(format!("{STOPPED_BY_A_PERSON}the remediation was deleted"));
+        return Some(format!("{CANCELLED_PREFIX}the remediation was deleted"));
     }
     if remediation.mode == Mode::DryRun {
         return Some("a simulated remediation that was not written to its end".to_owned());
@@ -35,7 +35,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remed
         return Some(format!("another remediation of node {} is open", remediation.node));
     }
     let removed = marker::removed_by_a_person(ctx.cluster, node, remediation)?;
-    Some(format!("{STOPPED_BY_A_PERSON}{removed}"))
+    Some(format!("{CANCELLED_PREFIX}{removed}"))
 }
 
 /// Why the remediation takes no further step after the current one has ended.

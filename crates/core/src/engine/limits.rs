@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::budget::Slots;
 use crate::context::Nodes;
 use crate::moment::since;
-use crate::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
+use crate::plan::{FaultLimitView, LimitsView, MAX_SHOWN, NodeAtLimit, TopologyLimitView};
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 use crate::text::bounded;
@@ -40,7 +40,7 @@ pub(super) fn status_view(
         faults: limits
             .per_fault
             .iter()
-            .map(|limit| FaultRoom {
+            .map(|limit| FaultLimitView {
                 faults: limit.faults.iter().copied().collect(),
                 in_flight: slots.in_flight_for(&policy.name, policy.mode, &limit.faults, None),
                 max_in_flight: limit.max_in_flight.of(selected),
@@ -48,7 +48,7 @@ pub(super) fn status_view(
             .collect(),
         spent: spent
             .into_iter()
-            .map(|(until, node_name, acts, is_slow)| SpentNode {
+            .map(|(until, node_name, acts, is_slow)| NodeAtLimit {
                 node: node_name,
                 actions: acts,
                 is_slow,
@@ -81,9 +81,9 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    fn view(self) -> TopologyRoom {
+    fn view(self) -> TopologyLimitView {
         let Self { key, value, nodes, in_flight, max_in_flight } = self;
-        TopologyRoom {
+        TopologyLimitView {
             key: bounded(key, 317),
             value: value.map(|value| bounded(value, 63)),
             nodes,
@@ -133,7 +133,7 @@ pub(super) fn spent<'r>(
     policy: &Policy,
     now: Timestamp,
     answer_within: Duration,
-) -> Option<SpentNode> {
+) -> Option<NodeAtLimit> {
     let limit = policy.limits.per_node;
     let steps = remediations.flat_map(|remediation| &remediation.steps);
     // An action that failed or gave no answer may have changed the node too.
@@ -158,7 +158,7 @@ pub(super) fn spent<'r>(
     let at = often.max(slow)?;
     let until = at.checked_add(limit.window).unwrap_or(at);
     let acts = u32::try_from(executed.len()).unwrap_or(u32::MAX);
-    Some(SpentNode { node: node_name.to_owned(), actions: acts, is_slow: slow > often, until })
+    Some(NodeAtLimit { node: node_name.to_owned(), actions: acts, is_slow: slow > often, until })
 }
 
 /// For how long an attempt kept the slot busy with waiting for the node. Time that the controller needs itself, or that a person

@@ -22,7 +22,7 @@ use crate::moment::since;
 use crate::plan::{BlockReason, Blocked, Effect};
 use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::procedure;
-use crate::remediation::{Remediation, RemediationFault, STOPPED_BY_A_PERSON};
+use crate::remediation::{CANCELLED_PREFIX, Remediation, RemediationFault};
 use crate::text::bounded;
 
 /// The result for all manual requests.
@@ -91,9 +91,10 @@ pub(super) fn begin<'a>(
             No::Never(why) => {
                 // A person's cancellation stops the engine too, whether or not anything had begun.
                 begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
-                let said = manual.cancel.as_ref().map(|cancel| {
-                    format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.by_whom())
-                });
+                let said = manual
+                    .cancel
+                    .as_ref()
+                    .map(|cancel| format!("{CANCELLED_PREFIX}its manual request was cancelled {}", cancel.by_whom()));
                 let remediation =
                     manual.refused(&said.unwrap_or_else(|| format!("not started: {why}")), ctx.snapshot.now);
                 begun.effects.push(Effect::WriteRemediation(Box::new(remediation)));
@@ -358,7 +359,7 @@ fn room<'a>(
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
     let refused = slots
         .refuse(&manual.policy, bounds)
-        .or_else(|| scope?.crowded(node, nodes, slots))
-        .or_else(|| scope?.full(kind, node.name, slots));
+        .or_else(|| scope?.topology_limit_reached(node, nodes, slots))
+        .or_else(|| scope?.fault_limit_reached(kind, node.name, slots));
     refused.map_or(Ok(()), |refused| Err(refused.into()))
 }

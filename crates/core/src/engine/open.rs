@@ -27,16 +27,16 @@ struct Candidate<'c> {
     /// When the node was last served, if that was recently.
     served: Option<Timestamp>,
     /// Whether it is a dry run beside a policy that acts. The controller records it and reports nothing else of it.
-    is_trial: bool,
+    is_parallel_dry_run: bool,
 }
 
 /// A fault that may be remediated, and its rule.
 type ReadyFault<'c> = (&'c ObservedFault<'c>, &'c Rule);
 
 impl<'c> Candidate<'c> {
-    fn new(cx: PolicyContext<'c>, (seen, rule): ReadyFault<'c>, is_trial: bool) -> Self {
+    fn new(cx: PolicyContext<'c>, (seen, rule): ReadyFault<'c>, is_parallel_dry_run: bool) -> Self {
         let served = cx.node.last_served(cx.snapshot.now, cx.settings.failed_memory);
-        Self { cx, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
+        Self { cx, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_parallel_dry_run }
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn open<'a>(
         // A node that is faulty again and again, or says so, does not go before a node that was not served.
         let by_turn = a.served.cmp(&b.served);
         let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.cx.node.name.cmp(b.cx.node.name));
-        a.is_trial.cmp(&b.is_trial).then(by_turn).then(by_urgency)
+        a.is_parallel_dry_run.cmp(&b.is_parallel_dry_run).then(by_turn).then(by_urgency)
     });
     for candidate in candidates {
         let PolicyContext { node, policy, .. } = candidate.cx;
@@ -81,16 +81,16 @@ pub(super) fn open<'a>(
         let is_dry = policy.mode == Mode::DryRun;
         let is_other = |first: &&&Policy| is_dry && first.name != policy.name;
         let begun = match taken.get(node_name).or_else(|| tried.get(node_name).filter(is_other)) {
-            Some(first) if !candidate.is_trial => Err(priority_of_other(node_name, first)),
+            Some(first) if !candidate.is_parallel_dry_run => Err(priority_of_other(node_name, first)),
             _ => begin(&candidate, nodes, slots, &opened.updates, requeue),
         };
         match begun {
-            Ok(mut update) if candidate.is_trial => {
+            Ok(mut update) if candidate.is_parallel_dry_run => {
                 update.blocked.clear();
                 opened.updates.push(update);
             }
             // Only the policy that acts reports on the node.
-            Err(_) if candidate.is_trial => {}
+            Err(_) if candidate.is_parallel_dry_run => {}
             Ok(update) => {
                 let by_node = if is_dry { &mut tried } else { &mut taken };
                 by_node.insert(node_name, policy);
@@ -141,7 +141,7 @@ fn on_node<'c>(
             }
             Ok(rule) => add(&mut candidates, Candidate::new(cx, (seen, rule), false)),
         }
-        let trial = node.trial_for(&seen.fault, policy).map(|policy| PolicyContext { policy, ..cx });
+        let trial = node.dry_run_for(&seen.fault, policy).map(|policy| PolicyContext { policy, ..cx });
         if let Some((cx, rule)) = trial.and_then(|cx| Some((cx, cause::judge(cx, seen).ok()?))) {
             add(&mut candidates, Candidate::new(cx, (seen, rule), true));
         }
@@ -169,7 +169,7 @@ fn bounds(cx: PolicyContext<'_>) -> Bounds {
 
 /// Adds a candidate to those of the same policy. A dry run that owns the fault and a trial stay separate.
 fn add<'c>(candidates: &mut Vec<Candidate<'c>>, one: Candidate<'c>) {
-    let key = |one: &Candidate<'c>| (&one.cx.policy.name, one.is_trial);
+    let key = |one: &Candidate<'c>| (&one.cx.policy.name, one.is_parallel_dry_run);
     match candidates.iter_mut().find(|other| key(other) == key(&one)) {
         Some(same) => same.ready.extend(one.ready),
         None => candidates.push(one),
@@ -183,7 +183,7 @@ fn limit_after_storm(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slo
 
 /// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
 fn within_kinds(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
-    retain(ready, |seen, _| cx.scope()?.full(seen.fault.kind, cx.node.name, slots).map(Block::from))
+    retain(ready, |seen, _| cx.scope()?.fault_limit_reached(seen.fault.kind, cx.node.name, slots).map(Block::from))
 }
 
 /// Keeps the faults without a block. Returns the first block where no fault is left.
@@ -234,7 +234,8 @@ fn begin(
     // The current fleet decides on a slot that the remediation may hold already, not the fleet of that time.
     let others = slots.has(&name).then(|| slots.without(&name));
     let others = others.as_ref().unwrap_or(slots);
-    let refused = others.refuse(&policy.name, bounds(cx)).or_else(|| scope?.crowded(node, nodes, others));
+    let refused =
+        others.refuse(&policy.name, bounds(cx)).or_else(|| scope?.topology_limit_reached(node, nodes, others));
     if let Some(refused) = refused {
         return Err(refused.into());
     }

@@ -26,18 +26,18 @@ fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Quarantine> {
 
 /// Until when the node stays cordoned for faults that no step resolved. None = no longer than the remediation.
 pub(super) fn until(ctx: Ctx<'_>, remediation: &Remediation) -> Option<Timestamp> {
-    let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.cleanup.owes_cordon())?;
+    let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.cleanup.has_pending_cordon())?;
     let cordoned_at = remediation.cordoned_at()?;
     let longest =
-        remediation.given_up().filter_map(|fault| keep(policy, fault)).map(|keep| keep.quarantine_for).max()?;
+        remediation.exhausted_faults().filter_map(|fault| keep(policy, fault)).map(|keep| keep.quarantine_for).max()?;
     cordoned_at.checked_add(longest).ok()
 }
 
 /// Finishes a remediation that has only its uncordon left, and postpones the uncordon.
-pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, requeue: &mut Requeue) {
+pub(super) fn begin_quarantine(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, requeue: &mut Requeue) {
     let now = ctx.snapshot.now;
     requeue.after(since(until, now));
-    let names: Vec<&str> = remediation.given_up().map(|fault| fault.kind.as_str()).collect();
+    let names: Vec<&str> = remediation.exhausted_faults().map(|fault| fault.kind.as_str()).collect();
     let message = format!(
         "no step is left, and not resolved: {}; a person is needed; the node stays cordoned until the faults are gone, at the latest until {} unless the steps are tried again (cordon.quarantineFor)",
         names.join(", "),
@@ -56,10 +56,10 @@ pub(super) fn successor<'a>(
     let is_giver = |kept: &Remediation| giver.is_some_and(|giver| giver.name == kept.name);
     let resolved = |kept: &Remediation| {
         let is_resolved = |id: &str| giver?.fault(id).map(|fault| fault.state == Resolution::Resolved);
-        kept.given_up().all(|fault| is_resolved(&fault.id) == Some(true))
+        kept.exhausted_faults().all(|fault| is_resolved(&fault.id) == Some(true))
     };
     let mut kept = node.finished.iter().copied().filter(|kept| kept.is_quarantined() && !is_giver(kept));
-    kept.find(|kept| !resolved(kept) && over(ctx, node, kept, &mut Requeue::default()).is_none())
+    kept.find(|kept| !resolved(kept) && quarantine_end(ctx, node, kept, &mut Requeue::default()).is_none())
 }
 
 /// Marks faults as resolved once they have stayed clear for as long as the policy asks.
@@ -86,7 +86,7 @@ pub(super) fn note_clean(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut
 }
 
 /// What ends the quarantine of a node.
-pub(super) enum Over {
+pub(super) enum QuarantineEnd {
     /// All faults stayed clear.
     Resolved,
     /// Another cause: the final phase of the remediation, and the reason.
@@ -94,16 +94,17 @@ pub(super) enum Over {
 }
 
 /// Why the quarantine of the node ends. None = it continues, at least until then.
-pub(super) fn over(
+pub(super) fn quarantine_end(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     remediation: &Remediation,
     requeue: &mut Requeue,
-) -> Option<Over> {
+) -> Option<QuarantineEnd> {
     let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
     let is_same = node.view.is_some_and(|view| view.uid == remediation.node_uid);
     // A missing policy does not uncordon a node that remediation must leave alone.
-    let is_left = exclusion::leave_alone(node).is_some() && remediation.cleanup.owes_cordon() && !remediation.deleting;
+    let is_left =
+        exclusion::leave_alone(node).is_some() && remediation.cleanup.has_pending_cordon() && !remediation.deleting;
     if is_left
         && is_same
         && of_policy::policy_of(ctx.cluster, remediation).is_none()
@@ -115,7 +116,7 @@ pub(super) fn over(
     if !(is_resolved && is_same)
         && let Some(why) = ending::must_end(ctx, node, remediation)
     {
-        return Some(Over::Ends(Phase::Cancelled, why));
+        return Some(QuarantineEnd::Ends(Phase::Cancelled, why));
     }
     // A node that remediation must leave alone is not opened to pods either. If a remediator has uncordoned it, there is no
     // quarantine.
@@ -123,13 +124,16 @@ pub(super) fn over(
         return None;
     }
     if is_resolved {
-        return Some(Over::Resolved);
+        return Some(QuarantineEnd::Resolved);
     }
     if let Some(why) = of_policy::policy_stops(ctx.cluster, node, remediation) {
-        return Some(Over::Ends(Phase::Cancelled, why));
+        return Some(QuarantineEnd::Ends(Phase::Cancelled, why));
     }
     if let Some(other) = taken_over(ctx, node, remediation) {
-        return Some(Over::Ends(Phase::Failed, format!("not resolved; remediation {other} has taken over its cordon")));
+        return Some(QuarantineEnd::Ends(
+            Phase::Failed,
+            format!("not resolved; remediation {other} has taken over its cordon"),
+        ));
     }
     match until(ctx, remediation) {
         Some(until) if until > ctx.snapshot.now => {
@@ -141,11 +145,11 @@ pub(super) fn over(
                 "not resolved; the node stays cordoned until {} (cordon.quarantineFor); a person is needed",
                 clock(until)
             );
-            Some(Over::Ends(Phase::Failed, why))
+            Some(QuarantineEnd::Ends(Phase::Failed, why))
         }
         None => {
             let why = "not resolved; the policy or a remediator ended the quarantine of its node".to_owned();
-            Some(Over::Ends(Phase::Failed, why))
+            Some(QuarantineEnd::Ends(Phase::Failed, why))
         }
     }
 }

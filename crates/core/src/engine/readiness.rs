@@ -10,7 +10,7 @@ use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::why_none;
 use crate::policy::{Mode, Rule, RuleMatch};
-use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
+use crate::remediation::{CancelledRemediation, Phase, Remediation, RemediationFault, Resolution};
 
 /// How often one fault may recur within the memory before a person has to check it.
 const MAX_RECURRENCES: usize = 3;
@@ -130,7 +130,7 @@ fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
 
 /// The stop of remediation of this node by a person, while it counts. Its sources are the remediations of the node and the note
 /// of a deleted one.
-pub(super) fn stopped(ctx: Ctx<'_>, node: &NodeContext<'_>) -> Option<Stopped> {
+pub(super) fn stopped(ctx: Ctx<'_>, node: &NodeContext<'_>) -> Option<CancelledRemediation> {
     let uid = node.view.map(|view| view.uid.as_str())?;
     let noted = node.report.filter(|report| report.node_uid.as_deref() == Some(uid));
     let noted = noted.and_then(|report| report.stopped.clone());
@@ -167,7 +167,7 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
         );
     }
     let resolved = |e: &Remediation| {
-        e.fault(&fault.id).is_some_and(RemediationFault::is_cured)
+        e.fault(&fault.id).is_some_and(RemediationFault::is_resolved_by_steps)
             && e.steps.iter().any(|s| s.fault_id == fault.id && s.executed_at.is_some())
     };
     let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| resolved(e)).map(|(_, at)| at).collect();

@@ -29,7 +29,7 @@ pub(super) fn spent_reason(
 fn times(node: &NodeContext<'_>, open_fault: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
     let resolved = |remediation: &&&Remediation| {
         let fault = remediation.fault(&open_fault.id).filter(|was| was.rule == open_fault.rule);
-        fault.is_some_and(RemediationFault::is_cured) && remediation.policy == policy.name
+        fault.is_some_and(RemediationFault::is_resolved_by_steps) && remediation.policy == policy.name
     };
     let is_it = |remediation: &Remediation, record: &StepRecord| {
         let is_here = record.fault_id == open_fault.id

@@ -24,7 +24,7 @@ pub(super) fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, recor
     }
     update.requeue.after(step.timeout.saturating_sub(age));
     if step.needs_approval() && update.remediation.approved(&record.operation_id).is_none() {
-        let why = format!("its approval was taken back, or the policy asks for one now; {}", record.message);
+        let why = format!("its approval was withdrawn, or the policy requires one now; {}", record.message);
         return attempt::end(update, StepState::Cancelled, &why, now);
     }
     let interrupted = interruption(cx, &update.remediation, &open_fault, record, step);

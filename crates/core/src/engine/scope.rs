@@ -18,7 +18,7 @@ use crate::window::{self, Shut};
 /// The share of selected nodes that may be unhealthy only by the report of their own probe before they count in `maxUnhealthy`.
 /// A node that lies, or whose probe errs, must not block the remediation of the others. If many nodes report it, they have a
 /// common cause.
-const MAY_LIE: Amount = Amount::Percent(5);
+const MAX_UNCORROBORATED: Amount = Amount::Percent(5);
 
 /// A policy with its current scope.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Scope<'a> {
     pub selected: u32,
     pub unhealthy: u32,
     /// Unhealthy nodes of which only their own probe says so.
-    by_own_word: u32,
+    uncorroborated: u32,
     pub unknown: u32,
     pub max_unhealthy: u32,
     pub max_in_flight: u32,
@@ -97,7 +97,7 @@ impl<'a> Scope<'a> {
             shut: None,
             selected: 0,
             unhealthy: 0,
-            by_own_word: 0,
+            uncorroborated: 0,
             unknown: 0,
             max_unhealthy: 0,
             max_in_flight: 0,
@@ -116,7 +116,7 @@ impl<'a> Scope<'a> {
         }
         if is_unhealthy(self.policy, node) {
             self.unhealthy += 1;
-            self.by_own_word += u32::from(!is_corroborated(self.policy, node));
+            self.uncorroborated += u32::from(!is_corroborated(self.policy, node));
         } else if matches!(node.probe, Probe::Never | Probe::WrongNode) {
             self.unknown += 1;
         }
@@ -140,7 +140,7 @@ impl<'a> Scope<'a> {
         }
         // For the node itself, the report of its own probe counts.
         let own = node.is_none_or(|node| is_unhealthy(self.policy, node) && !is_corroborated(self.policy, node));
-        let left_out = self.by_own_word.saturating_sub(own.into()).min(MAY_LIE.of(self.selected));
+        let left_out = self.uncorroborated.saturating_sub(own.into()).min(MAX_UNCORROBORATED.of(self.selected));
         (self.unhealthy.saturating_sub(left_out) > self.max_unhealthy).then(|| {
             let own_word = match left_out {
                 0 => String::new(),
@@ -168,7 +168,12 @@ impl<'a> Scope<'a> {
 
     /// Why no further remediation may start on this node because enough run in its zone, rack or pool. A remediation whose node
     /// is gone counts in each of them: its place is unknown.
-    pub fn crowded(&self, node: &NodeContext<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
+    pub fn topology_limit_reached(
+        &self,
+        node: &NodeContext<'_>,
+        nodes: &Nodes<'_>,
+        slots: &Slots,
+    ) -> Option<(BlockReason, String)> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
             let mine = node.view.and_then(value);
@@ -191,7 +196,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Why a fault of this kind may not be remediated on this node because enough other nodes have one in flight, if so.
-    pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(BlockReason, String)> {
+    pub fn fault_limit_reached(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(BlockReason, String)> {
         let policy = &self.policy.name;
         for limit in self.policy.limits.per_fault.iter().filter(|limit| limit.faults.contains(&kind)) {
             let used = slots.in_flight_for(policy, self.policy.mode, &limit.faults, Some(node));
@@ -250,8 +255,8 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
     let name = &policy.name;
     policy.is_broken.then(|| {
         format!(
-            "policy {name} is not valid since it was changed (its condition Ready says why): what it has begun stays as it is, and \
-             nothing new starts, until it is mended"
+            "policy {name} is not valid since it was changed (its condition Ready says why): its running remediations stay as they are, \
+             and no new one starts, until the policy is valid again"
         )
     })
 }
@@ -268,7 +273,7 @@ fn is_unhealthy(policy: &Policy, node: &NodeContext<'_>) -> bool {
         || node.open.iter().any(|remediation| remediation.mode == Mode::Enforce)
         || node.unreadable.is_some()
         || node.finished.iter().any(|remediation| remediation.is_quarantined())
-        || is_sick(policy, node, |_| true)
+        || has_matching_fault(policy, node, |_| true)
 }
 
 /// Whether the API shows that the node is unhealthy, not only its own probe. The node is not Ready or is unschedulable, its
@@ -277,11 +282,11 @@ fn is_corroborated(policy: &Policy, node: &NodeContext<'_>) -> bool {
     node.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some() || view.unschedulable)
         || node.probe == Probe::Silent
         || node.unreadable.is_some()
-        || is_sick(policy, node, |fault| fault.kind.is_cluster_fault())
+        || has_matching_fault(policy, node, |fault| fault.kind.is_cluster_fault())
 }
 
 /// Whether the node has a confirmed fault, of those asked for, that a rule is for, or may be for.
-fn is_sick(policy: &Policy, node: &NodeContext<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
+fn has_matching_fault(policy: &Policy, node: &NodeContext<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
     let confirmed =
         node.seen.iter().map(|seen| seen.fault.as_ref()).filter(|fault| fault.state == FaultState::Confirmed);
     confirmed

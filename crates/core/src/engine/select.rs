@@ -21,7 +21,7 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, node: &NodeContext<
     // An action that was awaited in vain does not help either.
     let helps = |action: &Action| {
         let procedure = procedure::of(action);
-        procedure.addresses(fault, node).is_ok() && procedure.require_hope(fault, node, rule).is_ok()
+        procedure.addresses(fault, node).is_ok() && procedure.require_progress(fault, node, rule).is_ok()
     };
     if !is_for_resolving || resolving.peek().is_none() || resolving.any(helps) {
         return Ok(());
@@ -87,7 +87,7 @@ pub(super) fn select_step<'r>(
         let useful = fault.map_or(Ok(()), |fault| {
             let procedure = procedure::of(&step.action);
             procedure.addresses(fault, node)?;
-            procedure.require_hope(fault, node, rule)?;
+            procedure.require_progress(fault, node, rule)?;
             remediation.map_or(Ok(()), |remediation| procedure.require_untried(step, remediation))?;
             containing_helps(step, rule, fault, node)
         });

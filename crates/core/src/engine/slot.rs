@@ -49,7 +49,7 @@ pub(super) fn take(ctx: Ctx<'_>, slots: &mut Slots, remediation: &Remediation) {
     let slot = Slot {
         node: remediation.node.clone(),
         policy: remediation.policy.clone(),
-        taken_at: slots.held_since(&remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        taken_at: slots.slot_taken_at(&remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
         kinds: Some(remediation.kinds()),
     };
     slots.take(&remediation.name, slot, remediation.mode);
@@ -70,7 +70,7 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
         let slot = if is_made { SlotReservation::Made } else { SlotReservation::Awaited };
         reservations.insert(remediation.name.as_str(), slot);
     }
-    for name in slots.unpaid() {
+    for name in slots.without_slot() {
         let Some((name, remediation)) = ctx.snapshot.remediations.get_key_value(&name) else { continue };
         if remediation.phase.is_final() {
             continue;
@@ -94,8 +94,11 @@ fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, remediation: &Remedi
     // Without its node or its policy the remediation ends anyway.
     let (node, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
     let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };
-    let kinds = || remediation.kinds().into_iter().find_map(|kind| scope.full(kind, &remediation.node, slots));
-    let (_, why) =
-        slots.refuse(&remediation.policy, bounds).or_else(|| scope.crowded(node, nodes, slots)).or_else(kinds)?;
-    Some(format!("it came so late that its slot was given back, and nothing was done in it; {why}"))
+    let kinds =
+        || remediation.kinds().into_iter().find_map(|kind| scope.fault_limit_reached(kind, &remediation.node, slots));
+    let (_, why) = slots
+        .refuse(&remediation.policy, bounds)
+        .or_else(|| scope.topology_limit_reached(node, nodes, slots))
+        .or_else(kinds)?;
+    Some(format!("it came so late that its slot was released, and nothing was done in it; {why}"))
 }

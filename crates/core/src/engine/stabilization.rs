@@ -14,7 +14,7 @@ use crate::context::{Block, NodeContext, of_policy};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
-use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
+use crate::remediation::{Phase, Remediation, Resolution, STILL_FLAPPING_SUFFIX};
 
 /// Maximum wait, as a multiple of the requested stabilization time.
 const MAX_FACTOR: u32 = 3;
@@ -50,12 +50,12 @@ fn flapping<'a>(node: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView>
 /// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
 pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) -> bool {
     let remediation = &update.remediation;
-    let is_at_it = update.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
+    let is_at_it = update.effect.is_some() || remediation.cleanup.pending_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {
         return false;
     }
     // If something stops the remediation, or somebody makes the node schedulable, there is no wait.
-    let is_opened = remediation.cleanup.owes_cordon() && node.view.is_none_or(|view| !view.unschedulable);
+    let is_opened = remediation.cleanup.has_pending_cordon() && node.view.is_none_or(|view| !view.unschedulable);
     if is_opened || ending::must_stop(ctx, node, remediation).is_some() {
         return false;
     }
@@ -63,7 +63,7 @@ pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut Reme
     let Some(flap) = flapping(node, quiet) else { return false };
     let gone = remediation.no_longer_found();
     let Some(until) = until(remediation, quiet).filter(|until| *until > now) else {
-        update.remediation.say(&format!("{gone}{FLAPS_STILL}"));
+        update.remediation.say(&format!("{gone}{STILL_FLAPPING_SUFFIX}"));
         return false;
     };
     update.requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));

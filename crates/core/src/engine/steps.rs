@@ -151,7 +151,7 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
         return update.block(&record.fault_id, block);
     }
     if step.needs_approval() && update.remediation.approved(&record.operation_id).is_none() {
-        let why = "its approval was taken back, or the policy asks for one now";
+        let why = "its approval was withdrawn, or the policy requires one now";
         return attempt::end(update, StepState::Cancelled, why, now);
     }
     match again {
@@ -160,8 +160,8 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
     }
 }
 
-/// Whether nobody has been asked to execute the step, as far as the controller knows. A pod whose deletion went unseen is gone, and
-/// an object of a hand-off that was created unseen has been observed.
+/// Whether nobody has been asked to execute the step, as far as the controller knows. It would know of a deletion or a creation of
+/// its own: the pod would be gone, and it would have observed the object of the hand-off.
 fn is_unasked(record: &StepRecord) -> bool {
     let shows = record.executor != Executor::Controller || record.action.resolves();
     record.started_at.is_none() && shows && !record.action.ends_boot()

@@ -216,7 +216,7 @@ fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Reme
     let has = |remediation: &Remediation, is: &dyn Fn(&RemediationFault) -> bool| {
         remediation.faults.iter().any(|fault| fault.kind == kind && is(fault))
     };
-    let in_vain = |fault: &RemediationFault| fault.state == Resolution::Exhausted || fault.outlasted_its_steps();
+    let in_vain = |fault: &RemediationFault| fault.state == Resolution::Exhausted || fault.resolved_after_exhaustion();
     let failed = ended.iter().filter(|remediation| has(remediation, &in_vain));
     let last = failed.filter_map(|remediation| remediation.finished_at).max();
     let later = ended.iter().filter(|remediation| last.is_none_or(|last| remediation.started_at >= last));
@@ -226,7 +226,7 @@ fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Reme
             let was_acted_on = steps.any(|step| step.executed_at.is_some());
             let lasted = fault.since.map(|at| since(remediation.started_at, at));
             let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.window);
-            fault.is_cured() && was_acted_on && was_old
+            fault.is_resolved_by_steps() && was_acted_on && was_old
         })
     });
     u32::try_from(resolved.count()).unwrap_or(u32::MAX)

@@ -160,7 +160,7 @@ fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediati
             return remediation.message.clone();
         }
         // In this order: the controller uncordons the node only after no remediator works on it any more.
-        if let Some(handed) = remediation.cleanup.owed_hand_off().filter(|_| !remediation.has_work()) {
+        if let Some(handed) = remediation.cleanup.pending_hand_off().filter(|_| !remediation.has_work()) {
             return format!("deleting {handed} of remediation {}", remediation.name);
         }
         if remediation.cleanup.owed().any(Marker::is_taint) && !remediation.has_work() {
@@ -169,7 +169,7 @@ fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediati
         if let Some(until) = pending_reboot::blocks_uncordon(ctx.cluster, node, remediation) {
             return pending_reboot::message(remediation, until);
         }
-        if remediation.cleanup.is_owed() && !remediation.has_work() {
+        if remediation.cleanup.is_pending() && !remediation.has_work() {
             return format!("putting back the cordon of remediation {}", remediation.name);
         }
     }

@@ -8,7 +8,7 @@ use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
     Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, container_of, evidence, lists, of_pod, short,
 };
-use crate::observation::{ContainerSeen, ContainerState, ListRound, RemovalSaid, RemovalSeen, RuntimeKind};
+use crate::observation::{ContainerSeen, ContainerState, ListRound, RemovalSeen, RemovalState, RuntimeKind};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
@@ -60,11 +60,11 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     for removal in removals {
         let key = removal.container.id.clone();
         match &removal.said {
-            Some(RemovalSaid::Failed(cause)) => {
+            Some(RemovalState::Failed(cause)) => {
                 let impact = "its files and its name stay, and the kubelet tries to remove it again and again";
                 found(&removal.container, impact, failed(removal, cause));
             }
-            Some(RemovalSaid::NotFailed | RemovalSaid::Gone) => {
+            Some(RemovalState::NotFailed | RemovalState::Gone) => {
                 coverage.named.insert(key, Verdict::Clean { checked });
             }
             None => {

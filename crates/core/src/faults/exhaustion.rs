@@ -46,10 +46,10 @@ pub(super) const FILES: FaultSpec = FaultSpec {
 
 /// Share of a limit, in percent, from which it is about to run out. By then the kernel refuses some requests for several at once.
 /// Each start of a container needs dozens of threads.
-pub const SICK: u8 = 90;
+pub const EXHAUSTED_PERCENT: u8 = 90;
 /// Share below which the resource is healthy. In between the probe reports nothing, so that a number at the edge is not reported
 /// again and again.
-const WELL: u8 = 80;
+const HEALTHY_PERCENT: u8 = 80;
 
 /// Detects the exhaustion of process ids. Processes and threads count alike.
 pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
@@ -90,11 +90,11 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) -> Detecte
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), checked));
     for LimitSeen { owner, usage } in (limit.of)(host) {
         let verdict = match usage {
-            Ok(usage) if usage.is_at_least(SICK) => {
-                findings.sightings.push(tell(limit, owner, *usage, checked).into());
+            Ok(usage) if usage.is_at_least(EXHAUSTED_PERCENT) => {
+                findings.sightings.push(sighting(limit, owner, *usage, checked).into());
                 Verdict::undecided("it is about to run out")
             }
-            Ok(usage) if usage.is_at_least(WELL) => {
+            Ok(usage) if usage.is_at_least(HEALTHY_PERCENT) => {
                 Verdict::undecided(&format!("{} of {owner} are between plenty and scarce", limit.what))
             }
             Ok(_) => clean.clone(),
@@ -112,7 +112,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) -> Detecte
     Ok(coverage)
 }
 
-fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, checked: std::time::Duration) -> Component<'a> {
+fn sighting<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, checked: std::time::Duration) -> Component<'a> {
     let of = match owner {
         Owner::Node | Owner::Pods => SubjectKind::Host,
         Owner::Kubelet => SubjectKind::Kubelet,
@@ -124,7 +124,7 @@ fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, checked: std::time::D
         key: owner.key(),
         subject: Subject { name, ..Subject::of(of) },
         severity: Severity::High,
-        message: format!("more than {SICK}% of the {} that {owner} may have are in use", limit.what),
+        message: format!("more than {EXHAUSTED_PERCENT}% of the {} that {owner} may have are in use", limit.what),
         impact: limit.impact,
         evidence: vec![format!("{owner}: {} of {} in use, {} at most", usage.used, limit.what, usage.limit)],
         checked,

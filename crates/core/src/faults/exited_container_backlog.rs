@@ -25,7 +25,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// takes some 900 bytes, so a healthy node is far below a tenth of this.
 const LARGE: usize = 8 << 20;
 /// Size below which the lists are healthy again. In between the probe reports nothing.
-const WELL: usize = 6 << 20;
+const HEALTHY_BYTES: usize = 6 << 20;
 /// The lists count as one object.
 const KEY: &str = "lists";
 
@@ -40,7 +40,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             seen.now.saturating_sub(*age),
         ),
         (_, Err(verdict)) => return Err(verdict),
-        (_, Ok((round, checked))) if round.answer_bytes < WELL || !is_mostly_ended(round) => {
+        (_, Ok((round, checked))) if round.answer_bytes < HEALTHY_BYTES || !is_mostly_ended(round) => {
             return Ok(Coverage::new(Verdict::Clean { checked }));
         }
         (_, Ok((round, checked))) if round.answer_bytes < LARGE => {

@@ -41,7 +41,7 @@ const FULL_BYTES: u64 = 256 << 20;
 /// The same for inodes.
 const FULL_INODES: u64 = 1000;
 /// A full file system is healthy again when this many times as much is left. In between the probe reports nothing.
-const WELL: u64 = 2;
+const CLEAR_FACTOR: u64 = 2;
 
 /// Detects file systems with almost nothing left. One that accepts no writes for another reason is another fault.
 pub(super) fn full(check: &Check<'_>, findings: &mut Findings) -> Detected {
@@ -73,7 +73,7 @@ pub(super) fn short_of_room<'a>(
         };
         let is_short =
             |times| (is_less(filesystem.bytes, bytes, times), is_less(filesystem.inodes, FULL_INODES, times));
-        let verdict = match (is_short(1), is_short(WELL)) {
+        let verdict = match (is_short(1), is_short(CLEAR_FACTOR)) {
             _ if filesystem.read_only.is_some() => Verdict::undecided("it takes no writes, whatever room it has"),
             ((false, false), (false, false)) => Verdict::Clean { checked },
             ((false, false), _) => Verdict::undecided("it is nearly full"),

@@ -12,7 +12,7 @@ use crate::finding::{
 };
 use crate::observation::{
     ContainerSeen, ContainerState, ListRound, Observations, ProcessSeen, Reading, RuntimeKind, TaskAnswer,
-    answers_nobody,
+    is_unresponsive_state,
 };
 use crate::reason::ConditionReason;
 use crate::text::bounded;
@@ -188,7 +188,7 @@ fn judge(
             // CRI-O answers from its memory: only the conmon shows that it would hear of the container's end.
             match (seen.kind == RuntimeKind::CriO, shim, clean) {
                 (true, None, _) => without_conmon(group, seen),
-                (true, Some((conmon, _)), _) if answers_nobody(conmon.state) => {
+                (true, Some((conmon, _)), _) if is_unresponsive_state(conmon.state) => {
                     Verdict::undecided("its conmon may be waiting only for a moment")
                 }
                 (true, Some((_, at)), Verdict::Clean { checked }) => Verdict::Clean { checked: checked.min(at) },
@@ -212,7 +212,7 @@ fn judge(
     }
     let checked = check_time(&answers, shim.map(|(_, checked)| checked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    findings.sightings.push(tell(group, key, &answers, shim, checked, seen.kind, confirm));
+    findings.sightings.push(sighting(group, key, &answers, shim, checked, seen.kind, confirm));
 }
 
 /// The verdict on a container of CRI-O without a conmon among the processes. It may be the container of a VM, which has none.
@@ -249,7 +249,7 @@ fn shim_of<'a>(
     let (table, checked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
     // If two shims serve one id, the stopped one blocks it, in whatever order they were read.
     let serves = |wanted: &str| {
-        let shims = table.processes.iter().filter(|process| process.part.serves().is_some_and(|(id, _)| id == wanted));
+        let shims = table.processes.iter().filter(|process| process.role.serves().is_some_and(|(id, _)| id == wanted));
         shims.min_by_key(|process| (process.state != 'T', process.pid, process.start_ticks))
     };
     let by_container = || {
@@ -264,7 +264,7 @@ const fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
 
-fn tell(
+fn sighting(
     group: &Group<'_>,
     key: String,
     answers: &Answers<'_>,
@@ -356,7 +356,7 @@ fn names(group: &Group<'_>, shown: &[&ContainerSeen]) -> String {
 fn because(shim: Option<&ProcessSeen>, kind: RuntimeKind) -> String {
     match (shim, kind) {
         (None, RuntimeKind::CriO) => String::new(),
-        (Some(shim), RuntimeKind::CriO) if !answers_nobody(shim.state) => String::new(),
+        (Some(shim), RuntimeKind::CriO) if !is_unresponsive_state(shim.state) => String::new(),
         // A status of CRI-O does not wait for the conmon.
         (Some(shim), RuntimeKind::CriO) => format!("; its conmon is {}", describe(shim)),
         (None, _) => "; its shim was not found among the processes".to_owned(),
@@ -386,7 +386,7 @@ fn calls_and_shim(
     let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
     let what = if kind == RuntimeKind::CriO { "conmon" } else { "shim" };
     let has_ended =
-        |process: &ProcessSeen| kind == RuntimeKind::CriO && process.part.serves().is_some_and(|(_, alive)| alive == 0);
+        |process: &ProcessSeen| kind == RuntimeKind::CriO && process.role.serves().is_some_and(|(_, alive)| alive == 0);
     let ended = shim.filter(|process| has_ended(process)).map(|_| "the container's first process has ended".to_owned());
     let shim = shim.map(|process| format!("{what} of {whose} {}: {}", short(group.id), describe(process)));
     let calls = answers.silent.iter().map(call).take(4).chain(shim).chain(ended);

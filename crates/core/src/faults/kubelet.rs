@@ -8,7 +8,7 @@ use crate::fault::{Daemon, FaultGroup, FaultType, MAX_LINE, Severity, Subject, S
 use crate::finding::{
     Check, Component, Coverage, Detected, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes,
 };
-use crate::observation::{KubeletSeen, Observations, Part};
+use crate::observation::{KubeletSeen, Observations, ProcessRole};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
@@ -180,7 +180,7 @@ fn creates_pods(kubelet: &KubeletSeen, seen: &Observations) -> bool {
         return false;
     };
     table.processes.iter().any(|process| {
-        let Part::Shim { id, .. } = &process.part else { return false };
+        let ProcessRole::Shim { id, .. } = &process.role else { return false };
         process.start_ticks >= began.saturating_add(ASKED_BY_IT)
             && lists.sandboxes.iter().any(|sandbox| sandbox.id == *id)
     })

@@ -9,7 +9,9 @@ use crate::finding::{
     Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe,
     evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
 };
-use crate::observation::{ContainerState, ListRound, MayBe, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer};
+use crate::observation::{
+    ContainerState, ListRound, Observations, PossibleRole, ProcessRole, ProcessSeen, RuntimeKind, TaskAnswer,
+};
 use crate::reason::ConditionReason;
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::{Bound, Confirm, Thresholds};
@@ -52,12 +54,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let both = listed.min(checked_at);
     // A shim whose process is gone is not leaked any more, whatever the lists say.
     let mut coverage = Coverage::new(absent(table, checked_at));
-    if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
+    if let Some(process) = table.unproven.iter().find(|process| process.possible_role == PossibleRole::Shim) {
         coverage.others = unproven(process);
     }
     for process in &table.processes {
-        let Some((id, living_children)) = process.part.serves() else { continue };
-        let is_conmon = matches!(process.part, Part::Monitor { .. });
+        let Some((id, living_children)) = process.role.serves() else { continue };
+        let is_conmon = matches!(process.role, ProcessRole::Monitor { .. });
         if is_conmon != (seen.kind == RuntimeKind::CriO) {
             continue;
         }
@@ -195,8 +197,8 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
         (None, Some(container)) if container.id == id => "only a container that has ended",
         (None, _) => "no sandbox at all",
     };
-    let (what, named, impact) = match &process.part {
-        Part::Monitor { pod, .. } => (
+    let (what, named, impact) = match &process.role {
+        ProcessRole::Monitor { pod, .. } => (
             "conmon",
             pod.as_ref(),
             "nothing in Kubernetes shows it; it stays, with a scope of systemd, until a reboot",

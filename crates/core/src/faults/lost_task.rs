@@ -117,7 +117,7 @@ const fn witness(kind: RuntimeKind) -> &'static str {
 
 /// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete check of one.
 fn of_conmon<'a>(id: &str, table: &ProcessTable) -> Option<&'a TaskAnswer> {
-    let serving = table.processes.iter().filter_map(|process| process.part.serves());
+    let serving = table.processes.iter().filter_map(|process| process.role.serves());
     let living_children = serving.filter(|(served, _)| *served == id).map(|(_, alive)| alive).max()?;
     match living_children {
         0 if table.left_out.processes.is_some() => None,

@@ -9,7 +9,7 @@ use crate::finding::{
     Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, describe, evidence, of_pod,
     pod_of, process_ref, processes, short, unproven,
 };
-use crate::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
+use crate::observation::{Observations, PossibleRole, ProcessRole, ProcessSeen, UnprovenProcess};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Thresholds};
@@ -52,8 +52,9 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let mut old: Vec<Old> = table.processes.iter().filter_map(|p| old_plugin(p, thresholds.bound(&AGE))).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
     let mut coverage = Coverage::new(absent(table, checked));
-    let may_be_old =
-        |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.bound(&AGE);
+    let may_be_old = |process: &&UnprovenProcess| {
+        process.possible_role == PossibleRole::NetworkPlugin && process.age >= thresholds.bound(&AGE)
+    };
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
     }
@@ -65,7 +66,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
         }
     }
     for culprit in culprits(&old) {
-        findings.sightings.push(tell(&culprit, &old, seen, checked, thresholds, confirm));
+        findings.sightings.push(sighting(&culprit, &old, seen, checked, thresholds, confirm));
     }
     Ok(coverage)
 }
@@ -88,8 +89,8 @@ impl Old<'_> {
 }
 
 fn old_plugin(process: &ProcessSeen, bound: Duration) -> Option<Old<'_>> {
-    match &process.part {
-        Part::NetworkPlugin { plugin, sandbox_id, pod_uid, holds, waits, waiters } if process.age >= bound => {
+    match &process.role {
+        ProcessRole::NetworkPlugin { plugin, sandbox_id, pod_uid, holds, waits, waiters } if process.age >= bound => {
             let (sandbox_id, pod_uid) = (sandbox_id.as_deref(), pod_uid.as_deref());
             Some(Old { process, plugin, sandbox_id, pod_uid, holds, waits: *waits, waiters: *waiters })
         }
@@ -113,7 +114,7 @@ fn culprits<'a>(old: &[Old<'a>]) -> Vec<Old<'a>> {
         .unwrap_or_default()
 }
 
-fn tell(
+fn sighting(
     culprit: &Old<'_>,
     all: &[Old<'_>],
     seen: &Observations,

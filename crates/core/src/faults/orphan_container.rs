@@ -10,7 +10,7 @@ use crate::finding::{
     Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists,
     of_pod, short,
 };
-use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck};
+use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanCheck};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
@@ -56,14 +56,14 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for container in candidates {
         let key = container.id.clone();
-        match lists.rechecks.get(&container.id) {
-            Some(OrphanRecheck::Confirmed) => {
+        match lists.orphan_checks.get(&container.id) {
+            Some(OrphanCheck::Confirmed) => {
                 findings.sightings.push(orphan(container, key, checked, before_1_24, thresholds));
             }
-            Some(OrphanRecheck::Refuted) => {
+            Some(OrphanCheck::Refuted) => {
                 coverage.named.insert(key, Verdict::Clean { checked });
             }
-            Some(OrphanRecheck::NoAnswer) | None => {
+            Some(OrphanCheck::NoAnswer) | None => {
                 let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
                 coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }

@@ -29,7 +29,7 @@ enum Sight {
     /// It has not checked yet, or not for long.
     Never,
     /// It cannot check, for this reason.
-    Blind(String),
+    Unavailable(String),
 }
 
 /// The state of a collector that calls the runtime. Errors and silence of these calls are signs of the runtime's faults, and
@@ -40,7 +40,7 @@ fn of_call<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
             Sight::Checked(now.saturating_sub(*age))
         }
         Reading::Hung { .. } => Sight::Checked(now),
-        Reading::Blind { reason } => Sight::Blind(reason.clone()),
+        Reading::Unavailable { reason } => Sight::Unavailable(reason.clone()),
         Reading::Never | Reading::Done { .. } | Reading::Failed { .. } => Sight::Never,
     }
 }
@@ -49,8 +49,8 @@ fn of_call<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
 /// nothing.
 fn of_thread<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match reading {
-        Reading::Hung { .. } => Sight::Blind("the check does not return".to_owned()),
-        Reading::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
+        Reading::Hung { .. } => Sight::Unavailable("the check does not return".to_owned()),
+        Reading::Failed { error, age } if *age <= stale => Sight::Unavailable(error.clone()),
         reading => of_call(reading, now, stale),
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                     Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has checked lately");
                 Verdict::undecided("the collector has not checked lately")
             }
-            Sight::Blind(why) => {
+            Sight::Unavailable(why) => {
                 findings.sightings.push(
                     Component {
                         kind,

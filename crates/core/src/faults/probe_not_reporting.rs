@@ -8,19 +8,19 @@ use super::spec::{FaultSpec, NO_RESTART, Remedy, ShowsIn};
 use crate::fault::{Fault, FaultGroup, FaultState, FaultType, Severity, Subject, SubjectKind, Target};
 use crate::moment::begun;
 
-const NOBODY_CHECKS: &str = "no action is executed on a node that nobody can check";
+const NOT_CHECKED: &str = "no action is executed on a node that nobody can check";
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
     shows_in: ShowsIn::Heartbeats,
     remedy: Remedy {
-        hung_process: Err(NOBODY_CHECKS),
-        leftover: Err(NOBODY_CHECKS),
-        thaw: Err(NOBODY_CHECKS),
-        new_pod: Err(NOBODY_CHECKS),
+        hung_process: Err(NOT_CHECKED),
+        leftover: Err(NOT_CHECKED),
+        thaw: Err(NOT_CHECKED),
+        new_pod: Err(NOT_CHECKED),
         restart: |_| NO_RESTART,
-        fewer_pods: Err(NOBODY_CHECKS),
-        new_boot: Err(NOBODY_CHECKS),
-        other_machine: Err(NOBODY_CHECKS),
+        fewer_pods: Err(NOT_CHECKED),
+        new_boot: Err(NOT_CHECKED),
+        other_machine: Err(NOT_CHECKED),
     },
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Probe)
 };

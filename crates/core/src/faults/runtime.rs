@@ -8,7 +8,7 @@ use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind
 use crate::finding::{
     Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer, describe, evidence, lists, processes,
 };
-use crate::observation::{MayBe, Observations, Part, Reading};
+use crate::observation::{Observations, PossibleRole, ProcessRole, Reading};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, LIST_DEADLINE};
@@ -63,8 +63,8 @@ const LISTS: &str = "lists";
 pub(super) fn is_gone(&Check { seen, known, .. }: &Check<'_>) -> bool {
     known.host_processes
         && processes(seen).is_ok_and(|(table, _)| {
-            table.processes.iter().all(|process| process.part != Part::Runtime)
-                && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
+            table.processes.iter().all(|process| process.role != ProcessRole::Runtime)
+                && table.unproven.iter().all(|process| process.possible_role != PossibleRole::Other)
                 && table.left_out.processes.is_none()
         })
 }
@@ -83,7 +83,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
     };
     let process = match seen.processes.value() {
         None => "whether its process runs is not known".to_owned(),
-        Some(table) => table.processes.iter().find(|process| process.part == Part::Runtime).map_or_else(
+        Some(table) => table.processes.iter().find(|process| process.role == ProcessRole::Runtime).map_or_else(
             || match &table.left_out.processes {
                 None => "no process of it was found".to_owned(),
                 Some(why) => format!("no process of it was found among those that were read: {why}"),
@@ -148,7 +148,7 @@ fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Finding
     };
     let mut lines = vec![format!("{list} has been out for more than {limit} s")];
     if let Some(table) = seen.processes.value() {
-        let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.part, Part::Shim { .. }));
+        let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.role, ProcessRole::Shim { .. }));
         lines.extend(stopped.map(|process| format!("a stopped shim: {}", describe(process))));
     }
     findings.sightings.push(
@@ -176,7 +176,7 @@ pub(super) fn in_flight(seen: &Observations) -> Vec<String> {
 fn long_at_work(seen: &Observations) -> impl Iterator<Item = String> {
     let processes = seen.processes.value().map_or(&[][..], |table| &table.processes);
     processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
-        let Part::RuntimeClient { verb, .. } = &process.part else { return None };
+        let ProcessRole::RuntimeClient { verb, .. } = &process.role else { return None };
         Some(format!(
             "`{}` has been at work for more than {} s: {}",
             bounded(verb, 32),

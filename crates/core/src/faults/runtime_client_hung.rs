@@ -9,12 +9,14 @@ use crate::finding::{
     Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, container_of, describe,
     evidence, is_still, lists, of_pod, pod_of, process_ref, processes, short, unproven,
 };
-use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
+use crate::observation::{
+    ContainerSeen, Observations, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, RuntimeKind, UnprovenProcess,
+};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::{Bound, Confirm, STILL, Thresholds};
+use crate::thresholds::{Bound, Confirm, NO_PROGRESS_TIME, Thresholds};
 
-/// Three checks of a client that has made no progress for [`STILL`](crate::thresholds::STILL), or that is older than [`AGE`].
+/// Three checks of a client that has made no progress for [`NO_PROGRESS_TIME`](crate::thresholds::STILL), or that is older than [`AGE`].
 pub const CONFIRM: Confirm = Confirm::new("runtimeClientHung", 3, 10, 60).may_be_slow();
 
 /// Age from which `runc` or a similar client counts as hung, with or without progress. Ordinary clients take well under a second.
@@ -24,9 +26,9 @@ pub const AGE: Bound = Bound::new("runtimeClientAge", 300).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
-    bounds: &[&STILL, &AGE],
+    bounds: &[&NO_PROGRESS_TIME, &AGE],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: Some(|of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time())),
+    time_to_confirm: Some(|of| of.bound(&NO_PROGRESS_TIME).saturating_add(of.confirm(&CONFIRM).usual_time())),
     // A restart interrupts the client half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
@@ -62,14 +64,15 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let (table, checked) = processes(seen)?;
     let age = thresholds.bound(&AGE);
     let mut coverage = Coverage::new(absent(table, checked));
-    let may_be_old = |process: &&Unproven| process.may_be == MayBe::RuntimeClient && process.age >= age;
+    let may_be_old =
+        |process: &&UnprovenProcess| process.possible_role == PossibleRole::RuntimeClient && process.age >= age;
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
     }
     let mut old = Vec::new();
     let is_old = |process: &&ProcessSeen| process.age >= age || is_still(process, thresholds);
     for process in table.processes.iter().filter(is_old) {
-        let Part::RuntimeClient { verb, container_id } = &process.part else { continue };
+        let ProcessRole::RuntimeClient { verb, container_id } = &process.role else { continue };
         if !ENDING.contains(&verb.as_str()) {
             continue;
         }
@@ -100,7 +103,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
         // called.
         if !reported.contains(&client.key()) && !client.waits_for_another(table) {
             reported.push(client.key());
-            findings.sightings.push(tell(client, checked, thresholds, confirm));
+            findings.sightings.push(sighting(client, checked, thresholds, confirm));
         }
     }
     Ok(coverage)
@@ -109,8 +112,8 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
 impl Old<'_> {
     /// Whether the client has a child that works on the same container.
     fn waits_for_another(&self, table: &ProcessTable) -> bool {
-        table.processes.iter().any(|child| match &child.part {
-            Part::RuntimeClient { container_id, .. } => {
+        table.processes.iter().any(|child| match &child.role {
+            ProcessRole::RuntimeClient { container_id, .. } => {
                 child.parent == self.process.pid && container_id.as_deref() == Some(self.id)
             }
             _ => false,
@@ -149,13 +152,13 @@ fn whose<'a>(
     let listed = lists(seen).ok().map(|(lists, _)| lists);
     let container = listed.and_then(|lists| lists.containers.iter().find(|one| one.id == id && one.pod.is_some()));
     let sandbox = listed.and_then(|lists| lists.sandboxes.iter().find(|one| one.id == id));
-    let (of_shim, of_conmon) = match caller.map(|caller| &caller.part) {
-        Some(Part::Shim { id, .. }) if seen.kind == RuntimeKind::Containerd => (Some(id.as_str()), None),
-        Some(Part::Monitor { id: served, pod, .. }) if served == id => (None, pod.as_ref()),
+    let (of_shim, of_conmon) = match caller.map(|caller| &caller.role) {
+        Some(ProcessRole::Shim { id, .. }) if seen.kind == RuntimeKind::Containerd => (Some(id.as_str()), None),
+        Some(ProcessRole::Monitor { id: served, pod, .. }) if served == id => (None, pod.as_ref()),
         _ => (None, None),
     };
     // Nobody else uses CRI-O, and it does not list a container in creation.
-    let of_crio = caller.is_some_and(|caller| caller.part == Part::Runtime && caller.command == "crio");
+    let of_crio = caller.is_some_and(|caller| caller.role == ProcessRole::Runtime && caller.command == "crio");
     if container.is_none() && sandbox.is_none() && of_shim.is_none() && of_conmon.is_none() && !of_crio {
         return match (listed, seen.kind) {
             (None, _) | (_, RuntimeKind::Unknown) => Whose::NotKnown,
@@ -175,22 +178,22 @@ fn caller<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a Proc
     let parent_of = |child: &ProcessSeen| table.processes.iter().find(|parent| parent.pid == child.parent);
     let mut parent = parent_of(process)?;
     for _ in 0..MAX_WRAPPERS {
-        match &parent.part {
-            Part::RuntimeClient { .. } => parent = parent_of(parent)?,
+        match &parent.role {
+            ProcessRole::RuntimeClient { .. } => parent = parent_of(parent)?,
             _ => break,
         }
     }
     Some(parent)
 }
 
-fn tell(client: &Old<'_>, checked: Duration, thresholds: &Thresholds, confirm: HangConfirmation) -> Sighting {
+fn sighting(client: &Old<'_>, checked: Duration, thresholds: &Thresholds, confirm: HangConfirmation) -> Sighting {
     let verb = bounded(client.verb, 16);
     let what = client.container.map_or_else(
         || format!("container {}", short(client.id)),
         |container| format!("container {}", bounded(&container.name, 63)),
     );
     let because = if client.frozen { "; the container's control group is frozen, and it waits for that" } else { "" };
-    let (age, still) = (thresholds.bound(&AGE), thresholds.bound(&STILL));
+    let (age, still) = (thresholds.bound(&AGE), thresholds.bound(&NO_PROGRESS_TIME));
     let how = if client.process.age >= age {
         format!("has been at work for more than {} s", age.as_secs())
     } else {

@@ -8,7 +8,7 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{
     Check, Component, Coverage, Detected, Findings, STALE, Verdict, absent, answer, pod_of, processes,
 };
-use crate::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
+use crate::observation::{Observations, Owner, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, UnprovenProcess};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Thresholds};
@@ -110,7 +110,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             continue;
         }
         reported += 1;
-        findings.sightings.push(tell(one, seen, thresholds).into());
+        findings.sightings.push(sighting(one, seen, thresholds).into());
     }
     Ok(coverage)
 }
@@ -123,12 +123,12 @@ fn key_of(pid: i32, start_ticks: u64) -> String {
 fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
     let proven = table.processes.iter().filter_map(|process| {
         let ProcessSeen { pid, start_ticks, command, wchan, waited, .. } = process;
-        let (role, sandbox_id) = match &process.part {
-            Part::Shim { id, .. } => ("shim".to_owned(), Some(id.clone())),
-            Part::NetworkPlugin { sandbox_id, .. } => ("network plugin".to_owned(), sandbox_id.clone()),
-            Part::RuntimeClient { verb, .. } => (format!("runtime client at `{}`", bounded(verb, 16)), None),
-            Part::Monitor { .. } => ("conmon".to_owned(), None),
-            Part::Runtime | Part::Kubelet => return None,
+        let (role, sandbox_id) = match &process.role {
+            ProcessRole::Shim { id, .. } => ("shim".to_owned(), Some(id.clone())),
+            ProcessRole::NetworkPlugin { sandbox_id, .. } => ("network plugin".to_owned(), sandbox_id.clone()),
+            ProcessRole::RuntimeClient { verb, .. } => (format!("runtime client at `{}`", bounded(verb, 16)), None),
+            ProcessRole::Monitor { .. } => ("conmon".to_owned(), None),
+            ProcessRole::Runtime | ProcessRole::Kubelet => return None,
         };
         let key = key_of(*pid, *start_ticks);
         let (command, wchan) = (command.clone(), wchan.clone());
@@ -147,12 +147,12 @@ fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
         })
     });
     let unproven = table.unproven.iter().filter_map(|process| {
-        let Unproven { pid, start_ticks, command, waited, may_be, .. } = process;
-        let role = match may_be {
-            MayBe::Shim => "shim by its name",
-            MayBe::NetworkPlugin => "child of the runtime",
-            MayBe::RuntimeClient => "runtime client by its name or its caller",
-            MayBe::Other => "part of the runtime by its name",
+        let UnprovenProcess { pid, start_ticks, command, waited, possible_role, .. } = process;
+        let role = match possible_role {
+            PossibleRole::Shim => "shim by its name",
+            PossibleRole::NetworkPlugin => "child of the runtime",
+            PossibleRole::RuntimeClient => "runtime client by its name or its caller",
+            PossibleRole::Other => "part of the runtime by its name",
         };
         Some(Waiting {
             key: key_of(*pid, *start_ticks),
@@ -170,7 +170,7 @@ fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
     proven.chain(unproven).collect()
 }
 
-fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> Component<'a> {
+fn sighting<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> Component<'a> {
     let command = bounded(&one.command, 64);
     let pod = one.sandbox_id.as_deref().and_then(|id| pod_of(id, seen));
     let what = match one.thread.filter(|thread| *thread != one.pid) {

@@ -10,7 +10,7 @@ use crate::finding::{
     Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence,
     kind_not_known, process_ref, processes, short, unproven,
 };
-use crate::observation::{MayBe, Part, ProcessSeen, Reading, RuntimeKind};
+use crate::observation::{PossibleRole, ProcessRole, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::Confirm;
 
@@ -33,7 +33,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     // Another daemon on the node, such as a separate Docker, says nothing about containerd.
     let is_containerd =
-        |process: &ProcessSeen| process.part == Part::Runtime && process.command.starts_with("containerd");
+        |process: &ProcessSeen| process.role == ProcessRole::Runtime && process.command.starts_with("containerd");
     let runs = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(is_containerd));
     match (seen.kind, silent) {
         // A probe that begins while containerd is stuck does not know the kind of the runtime yet.
@@ -48,11 +48,11 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     }
     let (table, checked) = processes(seen)?;
     let mut coverage = Coverage::new(absent(table, checked));
-    if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
+    if let Some(process) = table.unproven.iter().find(|process| process.possible_role == PossibleRole::Shim) {
         coverage.others = unproven(process);
     }
     for process in &table.processes {
-        let Part::Shim { id, living_children: 0 } = &process.part else { continue };
+        let ProcessRole::Shim { id, living_children: 0 } = &process.role else { continue };
         if process.parent != 1 || process.state != 'T' || !is_full_id(id) {
             continue;
         }

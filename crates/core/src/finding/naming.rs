@@ -3,7 +3,7 @@
 
 use super::Verdict;
 use crate::fault::{MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
-use crate::observation::{ContainerSeen, Observations, ProcessSeen, Unproven};
+use crate::observation::{ContainerSeen, Observations, ProcessSeen, UnprovenProcess};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 
@@ -27,7 +27,7 @@ pub(crate) fn describe(process: &ProcessSeen) -> String {
 }
 
 /// The verdict where an unproven process may be the one that a check searches for: nobody knows whether there is one.
-pub(crate) fn unproven(process: &Unproven) -> Verdict {
+pub(crate) fn unproven(process: &UnprovenProcess) -> Verdict {
     let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
     let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
     Verdict::unknown(ConditionReason::CheckFailed, &detail)

@@ -28,7 +28,7 @@ fn flap(flaps: &mut Flaps, from: u64, times: u64, every: u64) -> u64 {
 fn report(faults: &[Fault]) -> ReportView {
     let beat = Heartbeat {
         arrived: secs(0),
-        dated: true,
+        age_known: true,
         interval: secs(60),
         sequence: 1,
         actions_enabled: true,
@@ -102,8 +102,8 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_resolved_once_do_not() 
     // One of them, again and again: but a report that could not check, or is full, has not seen it go.
     for n in 0..20 {
         flaps.note_report("n", &report(&[one(99)]), secs(400 + n * 20));
-        let blind = ReportView { unchecked: [kind].into(), ..report(&[]) };
-        flaps.note_report("n", &blind, secs(410 + n * 20));
+        let unavailable = ReportView { unchecked: [kind].into(), ..report(&[]) };
+        flaps.note_report("n", &unavailable, secs(410 + n * 20));
     }
     assert!(flaps.views(secs(800), wall(800)).is_empty());
     for n in 0..9 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::fault::PodRef;
 
 /// Whether a process in this state answers nothing: it is stopped, or waits uninterruptibly.
-pub const fn answers_nobody(state: char) -> bool {
+pub const fn is_unresponsive_state(state: char) -> bool {
     matches!(state, 'T' | 't' | 'D')
 }
 
@@ -30,15 +30,15 @@ pub struct ProcessSeen {
     /// In state D: how long it has been seen in this state without running in between.
     pub waited: Option<Duration>,
     /// How long it and its descendants have been seen without progress: no CPU time, no process that starts or ends. `None` where
-    /// the probe does not follow that. It does so only for [`Part::RuntimeClient`] and [`Part::NetworkPlugin`].
+    /// the probe does not follow that. It does so only for [`ProcessRole::RuntimeClient`] and [`ProcessRole::NetworkPlugin`].
     pub still: Option<Duration>,
     /// Its role, with the data that only this role has.
-    pub part: Part,
+    pub role: ProcessRole,
 }
 
 /// The role of a process of interest, proven from executable, arguments and parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ProcessRole {
     /// A containerd shim that serves one id (`-id`): the sandbox of a pod, or with Docker one container.
     Shim {
         /// The id that it serves.
@@ -84,7 +84,7 @@ pub enum Part {
     Kubelet,
 }
 
-impl Part {
+impl ProcessRole {
     /// The id that a shim serves, or a conmon of CRI-O, with the number of its living children.
     pub fn serves(&self) -> Option<(&str, u32)> {
         match self {
@@ -99,7 +99,7 @@ impl Part {
 /// A process whose role could not be proven, for example because it waits uninterruptibly and its arguments cannot be read. It
 /// counts neither as present nor as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unproven {
+pub struct UnprovenProcess {
     /// Process id in the node's PID namespace.
     pub pid: i32,
     /// Start time in clock ticks since boot.
@@ -113,12 +113,12 @@ pub struct Unproven {
     /// Command name, which makes it a candidate.
     pub command: String,
     /// What it may be.
-    pub may_be: MayBe,
+    pub possible_role: PossibleRole,
 }
 
 /// What an unproven process may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MayBe {
+pub enum PossibleRole {
     /// A shim, by its name.
     Shim,
     /// A network plugin, because the runtime has called it.
@@ -168,7 +168,7 @@ pub struct ProcessTable {
     /// Processes of interest only.
     pub processes: Vec<ProcessSeen>,
     /// Candidates that could not be proven.
-    pub unproven: Vec<Unproven>,
+    pub unproven: Vec<UnprovenProcess>,
     /// Containers that have been in creation for longer than a moment.
     pub inits: Vec<InitSeen>,
     /// What was left out for lack of room.

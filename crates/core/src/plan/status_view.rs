@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::blocked::BlockReason;
 use crate::fault::{Fault, FaultType};
 use crate::flap::FlapRecord;
-use crate::remediation::Stopped;
+use crate::remediation::CancelledRemediation;
 use crate::tri_state::TriState;
 use crate::window;
 
@@ -90,7 +90,7 @@ pub struct NodeStatusView {
     /// Open remediation.
     pub remediation: Option<String>,
     /// Whether a person has stopped a remediation here, for as long as that counts.
-    pub stopped: Option<Stopped>,
+    pub stopped: Option<CancelledRemediation>,
     /// The kubelet's version, for the probe, which has no right to read its Node.
     pub kubelet_version: Option<String>,
     /// Faults the controller found.
@@ -144,13 +144,13 @@ pub struct PolicyStatusView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitsView {
     /// For zones, racks and pools: those with the least room first, at most [`MAX_SHOWN`].
-    pub topologies: Vec<TopologyRoom>,
+    pub topologies: Vec<TopologyLimitView>,
     /// Number of entries left out.
     pub topologies_left_out: u32,
     /// For kinds of fault, in the order of the spec.
-    pub faults: Vec<FaultRoom>,
+    pub faults: Vec<FaultLimitView>,
     /// Nodes on which no action is allowed for a while, at most [`MAX_SHOWN`]: those with the longest wait first.
-    pub spent: Vec<SpentNode>,
+    pub spent: Vec<NodeAtLimit>,
     /// Number of entries left out.
     pub spent_left_out: u32,
 }
@@ -158,7 +158,7 @@ pub struct LimitsView {
 /// A limit for the nodes that share the value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct TopologyRoom {
+pub struct TopologyLimitView {
     /// Key of the label.
     #[serde(rename = "topologyKey")]
     #[schemars(length(max = 317))]
@@ -178,7 +178,7 @@ pub struct TopologyRoom {
 
 /// The state of a limit for some kinds of fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FaultRoom {
+pub struct FaultLimitView {
     /// The kinds.
     pub faults: Vec<FaultType>,
     /// Remediations in flight for one of these kinds.
@@ -189,7 +189,7 @@ pub struct FaultRoom {
 
 /// A node that has reached its limit of actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpentNode {
+pub struct NodeAtLimit {
     /// Its name.
     pub node: String,
     /// Actions that count now.

@@ -46,7 +46,7 @@ impl Procedure for Drain {
         if let Err(block) = self.require_available(cluster, node) {
             return Some(format!("skipped: {}", block.message()));
         }
-        let is_ours = remediation.cleanup.owes_cordon() && remediation.cordoned_at().is_some();
+        let is_ours = remediation.cleanup.has_pending_cordon() && remediation.cordoned_at().is_some();
         (!is_ours).then(|| {
             format!(
                 "skipped: node {} was cordoned by someone else; drain it manually, or uncordon it first",

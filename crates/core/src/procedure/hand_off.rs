@@ -253,7 +253,7 @@ fn may_have_uncordoned(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediat
 pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(view) = node.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
-    let Some(at) = remediation.owed_since(&Marker::Cordon).filter(|_| !is_cordoning) else { return };
+    let Some(at) = remediation.pending_since(&Marker::Cordon).filter(|_| !is_cordoning) else { return };
     // Without the owner annotation, the view may be from before the cordon.
     let is_sure = view.cordoned_by.as_deref() == Some(remediation.name.as_str())
         || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
@@ -265,7 +265,7 @@ pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, node: &NodeContext<'_>, rem
 /// Why nothing else is done to the node before the object is deleted, once the deletion takes longer than one call. `Err` = when it
 /// does.
 pub(crate) fn deletion_block(ctx: ClusterContext<'_>, remediation: &Remediation) -> Result<Option<Block>, Duration> {
-    let Some(handed) = remediation.cleanup.owed_hand_off() else { return Ok(None) };
+    let Some(handed) = remediation.cleanup.pending_hand_off() else { return Ok(None) };
     let step = remediation.attempt(&handed.operation_id);
     let Some((step, end)) = step.and_then(|step| Some((step, step.finished_at?))) else { return Ok(None) };
     let age = since(ctx.snapshot.now, end);

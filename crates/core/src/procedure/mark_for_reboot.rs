@@ -102,7 +102,7 @@ impl MarkForReboot {
         }
         let Some(step) = cx.step else { return cancel("the policy does not name this step any more") };
         if step.needs_approval() && remediation.approved(&record.operation_id).is_none() {
-            return cancel("its approval was taken back, or the policy asks for one now");
+            return cancel("its approval was withdrawn, or the policy requires one now");
         }
         if let Some(why) = cannot_be(node, record, now).or_else(|| closed_reason(node, policy, record, now)) {
             return Poll::End(StepState::Cancelled, why);

@@ -65,7 +65,7 @@ pub(crate) fn removed_by_a_person(
     let is_removed = |marker: &&Marker| {
         // The step is about to mark the node, perhaps again after a remediator or the cleanup removed the marker.
         let is_marking = remediation.current_step().is_some_and(|step| step.action == marker.action());
-        let Some(at) = remediation.owed_since(marker).filter(|_| !is_marking && !marker.is_on(view, remediation))
+        let Some(at) = remediation.pending_since(marker).filter(|_| !is_marking && !marker.is_on(view, remediation))
         else {
             return false;
         };
@@ -92,7 +92,7 @@ pub(crate) fn record_removed(ctx: ClusterContext<'_>, node: &NodeContext<'_>, re
     let mut is_known = true;
     for marker in &Marker::ON_NODES {
         let is_there = marker.owner_on(view).is_some() || marker.is_on(view, remediation);
-        let Some(at) = remediation.owed_since(marker).filter(|_| !is_there) else { continue };
+        let Some(at) = remediation.pending_since(marker).filter(|_| !is_there) else { continue };
         if since(ctx.snapshot.now, at) >= ctx.settings.cache_lag {
             remediation.cleanup.remove(marker, ctx.snapshot.now);
         } else {

@@ -82,7 +82,7 @@ pub(crate) fn blocks_uncordon(
     // If somebody has uncordoned the node, that decision stands.
     let is_closed = node.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
     let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
-    until(ctx, node, remediation).filter(|_| is_closed && is_at_its_end && remediation.cleanup.owes_cordon())
+    until(ctx, node, remediation).filter(|_| is_closed && is_at_its_end && remediation.cleanup.has_pending_cordon())
 }
 
 /// The message that the cordon stays, in one sentence.

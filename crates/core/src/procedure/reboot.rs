@@ -26,7 +26,7 @@ impl Procedure for Reboot {
     /// The cordon that the reboot needs is not this remediation's, or the node is not drained.
     fn skip_reason(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
         let node = &remediation.node;
-        let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon());
+        let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.has_pending_cordon());
         let Some(cordoned) = cordoned else {
             return Some(format!("skipped: node {node} is not cordoned by this remediation"));
         };
@@ -47,7 +47,7 @@ impl Procedure for Reboot {
     }
 
     fn require_prepared(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
-        if Marker::Cordon.is_own_on(node, remediation) && remediation.cleanup.owes_cordon() {
+        if Marker::Cordon.is_own_on(node, remediation) && remediation.cleanup.has_pending_cordon() {
             return Ok(());
         }
         let message =

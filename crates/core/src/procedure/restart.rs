@@ -22,8 +22,8 @@ macro_rules! restarts {
                 (fault.kind.spec().remedy.restart)(&fault.subject).of($daemon)
             }
 
-            fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
-                require_hope($daemon, &self.0, fault, node, rule)
+            fn require_progress(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
+                require_progress($daemon, &self.0, fault, node, rule)
             }
 
             fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
@@ -37,7 +37,7 @@ restarts!(Daemon::Kubelet, by RestartKubelet);
 restarts!(Daemon::Runtime, by RestartRuntime);
 
 /// Ends the wait for a restart that stays unsafe. Without this limit no later step would notify a person.
-fn require_hope(
+fn require_progress(
     daemon: Daemon,
     params: &Restart,
     fault: &Fault,

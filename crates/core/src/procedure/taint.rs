@@ -50,7 +50,7 @@ impl Taint {
         let wanted = self.effect;
         let on = remediation
             .taint()
-            .filter(|on| remediation.cleanup.owes(&Marker::Taint) && wanted.is_stricter_than(*on))?;
+            .filter(|on| remediation.cleanup.has_pending(&Marker::Taint) && wanted.is_stricter_than(*on))?;
         Some(format!(
             "the node has the taint of this remediation with {} already, and a remediation puts on one: {} is not put in its place",
             on.as_str(),

@@ -103,18 +103,18 @@ impl Cleanup {
     }
 
     /// Whether there is something left to remove.
-    pub fn is_owed(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         self.owed().next().is_some()
     }
 
     /// Whether this marker is still to be removed.
-    pub fn owes(&self, marker: &Marker) -> bool {
+    pub fn has_pending(&self, marker: &Marker) -> bool {
         self.owed().any(|owed| owed == marker)
     }
 
     /// Whether the cordon is still to be removed.
-    pub fn owes_cordon(&self) -> bool {
-        self.owes(&Marker::Cordon)
+    pub fn has_pending_cordon(&self) -> bool {
+        self.has_pending(&Marker::Cordon)
     }
 
     /// Whether this marker was removed, and not created again since.
@@ -123,7 +123,7 @@ impl Cleanup {
     }
 
     /// The first object of a hand-off that is still to be deleted.
-    pub fn owed_hand_off(&self) -> Option<&HandedOff> {
+    pub fn pending_hand_off(&self) -> Option<&HandedOff> {
         self.owed().find_map(Marker::hand_off)
     }
 
@@ -134,7 +134,7 @@ impl Cleanup {
 
     /// Records a marker that is about to be created.
     pub fn add(&mut self, marker: Marker, created_at: Timestamp) {
-        if !self.owes(&marker) {
+        if !self.has_pending(&marker) {
             self.0.retain(|record| record.marker != marker);
             self.0.push(MarkerRecord { marker, created_at, removed_at: None });
         }

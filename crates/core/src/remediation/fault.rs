@@ -46,12 +46,12 @@ pub struct RemediationFault {
 
 impl RemediationFault {
     /// Whether it is gone, and was still open when it went.
-    pub fn is_cured(&self) -> bool {
-        self.state == Resolution::Resolved && !self.outlasted_its_steps()
+    pub fn is_resolved_by_steps(&self) -> bool {
+        self.state == Resolution::Resolved && !self.resolved_after_exhaustion()
     }
 
     /// Whether it is gone, and no step was left for it when it went: no step has resolved it.
-    pub fn outlasted_its_steps(&self) -> bool {
+    pub fn resolved_after_exhaustion(&self) -> bool {
         self.state == Resolution::Resolved && self.clear_since.is_some()
     }
 }

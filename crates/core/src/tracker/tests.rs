@@ -97,7 +97,7 @@ fn checks_that_could_not_be_made_change_nothing_however_many() {
     node.freeze(SANDBOX);
     let mut watch = Watch::new(node);
     watch.at(1000, Hung);
-    watch.node = Node::blind();
+    watch.node = Node::unavailable();
     for second in 1001..1500 {
         assert_eq!(watch.at(second, Hung), SUSPECTED);
     }
@@ -106,7 +106,7 @@ fn checks_that_could_not_be_made_change_nothing_however_many() {
     watch.node = node;
     watch.at(1500, Hung);
     assert_eq!(watch.at(1520, Hung), CONFIRMED);
-    watch.node = Node::blind();
+    watch.node = Node::unavailable();
     assert_eq!(watch.at(9000, Hung), CONFIRMED);
     let age = watch.all(9000).iter().find(|fault| fault.kind == Hung).map(|fault| fault.check_age_seconds);
     assert_eq!(age, Some(9000 - 1520), "its age tells that nobody has looked");
@@ -232,7 +232,7 @@ mod orphan {
     fn a_kubelet_that_works_no_more_and_still_runs_may_go_on_at_any_moment() {
         let mut watch = Watch::new(node(ContainerState::Exited, true));
         watch.node.kubelet().process = Some((60, 6000, Duration::from_mins(10)));
-        watch.node.list().rechecks.clear();
+        watch.node.list().orphan_checks.clear();
         watch.at(1000, Orphan);
         // It is stopped: its health check hangs. Then its pod loses the sandbox.
         watch.node = node(ContainerState::Exited, true);
@@ -290,9 +290,9 @@ fn a_saved_check_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
     let now = Duration::from_secs(1030);
     let restored = |text: &str| serde_json::from_str::<Tracker>(text).unwrap().restored(now).suspects().count();
     assert_eq!(restored(&saved), 1);
-    let counted = r#""looks":1,"last":{"secs":999,"#;
+    let counted = r#""checks":1,"last":{"secs":999,"#;
     assert!(saved.contains(counted), "{saved}");
-    assert_eq!(restored(&saved.replace(counted, r#""looks":1,"last":{"secs":9999,"#)), 0);
+    assert_eq!(restored(&saved.replace(counted, r#""checks":1,"last":{"secs":9999,"#)), 0);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn the_state_survives_a_restart_of_the_probe() {
     assert_eq!(watch.at(1040, Hung), CONFIRMED);
     let saved = serde_json::to_string(&watch.tracker).unwrap();
     watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1050));
-    let node = std::mem::replace(&mut watch.node, Node::blind());
+    let node = std::mem::replace(&mut watch.node, Node::unavailable());
     assert_eq!(watch.at(1050, Hung), CONFIRMED, "a start without a look neither clears nor repeats");
     watch.tracker = watch.tracker.clone().restored(Duration::from_secs(10));
     watch.node = node;
@@ -331,9 +331,9 @@ fn a_suspicion_from_long_ago_does_not_add_up() {
 fn a_flood_is_bounded_and_counted() {
     let mut node = Node::healthy();
     for pid in 0..1000 {
-        let shim = crate::observation::Part::Shim { id: format!("{pid:064x}"), living_children: 0 };
+        let shim = crate::observation::ProcessRole::Shim { id: format!("{pid:064x}"), living_children: 0 };
         let one = node.table()[1].clone();
-        node.table().push(crate::observation::ProcessSeen { pid: 10_000 + pid, state: 'T', part: shim, ..one });
+        node.table().push(crate::observation::ProcessSeen { pid: 10_000 + pid, state: 'T', role: shim, ..one });
     }
     let mut tracker = Tracker::default();
     let findings = diagnose(&node, Known::default(), &Thresholds::default());

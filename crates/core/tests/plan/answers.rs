@@ -106,9 +106,9 @@ fn the_result_of_an_act_is_written_into_its_step_alone() {
         // The call may have reached the API server all the same.
         (ActionResult::Failed { message: text() }, StepState::Failed, true),
     ];
-    for (result, state, is_owed) in cases {
+    for (result, state, is_pending) in cases {
         let next = executed(&remediation, &id, result.clone(), now);
-        assert_eq!((next.steps[0].state, next.cleanup.is_owed()), (state, is_owed), "{result:?}");
+        assert_eq!((next.steps[0].state, next.cleanup.is_pending()), (state, is_pending), "{result:?}");
         assert_eq!(next.steps[0].finished_at, Some(now), "{result:?}");
         assert_eq!(executed(&next, &id, ActionResult::Started, now), next, "a late answer changes nothing");
         assert_eq!(executed(&remediation, "another-1", result, now), remediation, "nor does another operation's");
@@ -354,7 +354,7 @@ fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
     world.tick(secs(4));
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
-    world.infect("n1", hung("log"), None);
+    world.inject("n1", hung("log"), None);
     world.pass();
     assert_eq!(world.only_remediation().steps[0].clear_since, None, "it came back");
     world.node("n1").sick.clear();
@@ -375,7 +375,7 @@ fn a_full_report_may_have_left_the_fault_out() {
     for i in 0..MAX_FAULTS {
         let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
         other.state = FaultState::Suspected;
-        world.node("n1").sick.push(crate::world::sickness(other, None));
+        world.node("n1").sick.push(crate::world::injected_fault(other, None));
     }
     world.wait(3, 20);
     assert_eq!(world.only_remediation().phase, Phase::Verifying);
@@ -391,7 +391,7 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         let mut uncertain = hung("log");
         (uncertain.state, uncertain.severity) = (FaultState::Suspected, severity);
-        world.infect("n1", uncertain, ClearedBy::Cont);
+        world.inject("n1", uncertain, ClearedBy::Cont);
         let first = world.plan();
         assert!(first.effects.is_empty(), "the doubt counts");
         world.node("n1").sick.reverse();
@@ -433,7 +433,7 @@ fn people_are_told_without_a_fresh_check_after_a_while_and_not_before() {
     for checked in [secs(86_400), secs(60)] {
         let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), None);
+        world.inject("n1", hung("log"), None);
         let pass = |world: &mut World| {
             world.pass();
             world.tick(secs(5));
@@ -485,7 +485,7 @@ fn people_are_told_when_the_probe_falls_silent_before_they_were() {
     for is_told_first in [false, true] {
         let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), None);
+        world.inject("n1", hung("log"), None);
         world.pass();
         if is_told_first {
             world.run(secs(900));
@@ -513,7 +513,7 @@ fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_repo
         (900, vec!["notify", "job ReleaseHungProcess(SIGCONT)"], vec![Phase::Failed, Phase::Succeeded]),
     ] {
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), ClearedBy::Cont);
+        world.inject("n1", hung("log"), ClearedBy::Cont);
         world.schedule();
         let fresh = std::mem::replace(&mut world.node("n1").checked, secs(60));
         world.node("n1").send();
@@ -558,7 +558,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
 fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
     let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", hung("log"), None);
+    world.inject("n1", hung("log"), None);
     world.until(secs(600), "executed", |world| {
         world.remediations.values().any(|one| one.steps[0].executed_at.is_some())
     });

@@ -109,7 +109,7 @@ fn asked_beside_another_rule() -> World {
         rule("maxActions", &[FaultType::NetworkPluginHung], &[kill(false)]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     world.pass();
     world
 }
@@ -118,7 +118,7 @@ fn asked_beside_another_rule() -> World {
 fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = asked_beside_another_rule();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
-    world.infect("n1", plugin(), ClearedBy::Kill);
+    world.inject("n1", plugin(), ClearedBy::Kill);
     world.wait(40, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
     let remediation = world.only_remediation();
@@ -133,7 +133,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
 fn what_is_approved_and_held_keeps_its_place() {
     let mut world = asked_beside_another_rule();
     world.approve("n1", "ann").unwrap();
-    world.infect("n1", plugin(), ClearedBy::Kill);
+    world.inject("n1", plugin(), ClearedBy::Kill);
     world.pass();
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
 }
@@ -192,7 +192,7 @@ fn a_dry_run_of_it_waits_for_nobody() {
     let mut dry = policy("p", &[rule("r", &[FaultType::HungContainer], &[asked(cont())])]);
     dry.mode = Mode::DryRun;
     let mut world = World::new(&[dry], &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Simulated);
     assert_eq!(world.only_remediation().steps[0].state, StepState::Simulated);

@@ -18,7 +18,7 @@ fn one_policy_repairs_a_node_and_overlaps_are_told() {
     let (mut high, low) = (policy("z-high", &rules), policy("a-low", &rules));
     high.priority = 10;
     let mut world = World::new(&[low, high], &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
     assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("z-high"));
@@ -52,7 +52,7 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
         assert_eq!((is_for(&of_pod), is_for(&of_none)), expected, "{only:?} {except:?}");
     }
     let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
-    world.infect("n1", of_pod, ClearedBy::Cont);
+    world.inject("n1", of_pod, ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(reasons(&plan), [BlockReason::NoRule]);
     assert!(plan.blocked[0].message.contains("of kube-system/log"), "{}", plan.blocked[0].message);
@@ -67,9 +67,9 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
         let mut policy = policy("p", &[rule, self::rule("plugin", &[FaultType::NetworkPluginHung], &[cont()])]);
         policy.limits.max_unhealthy = Amount::Count(1);
         let mut world = World::new(&[policy], &["n1", "n2", "n3"]);
-        world.infect("n1", plugin(), ClearedBy::Cont);
+        world.inject("n1", plugin(), ClearedBy::Cont);
         for node in ["n2", "n3"] {
-            world.infect(node, hung("log"), ClearedBy::Cont);
+            world.inject(node, hung("log"), ClearedBy::Cont);
         }
         let plan = world.plan();
         let status_view = &plan.policies["p"];
@@ -84,8 +84,8 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
     let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
     let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
     let mut world = World::new(&[net, tasks], &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
-    world.infect("n1", plugin(), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::LowerUrgency]));
     assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
@@ -114,8 +114,8 @@ fn what_is_only_told_does_not_keep_another_fault_from_being_resolved() {
     let resolve = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[clean_up()])]);
     let mut world = World::new(&[tell, resolve], &["n1"]);
     let down = Fault { severity: Severity::Critical, ..fault(FaultType::KubeletDown, "kubelet") };
-    world.infect("n1", down, None);
-    world.infect("n1", fault(FaultType::OrphanContainer, "log"), ClearedBy::CleanupOrphans);
+    world.inject("n1", down, None);
+    world.inject("n1", fault(FaultType::OrphanContainer, "log"), ClearedBy::CleanupOrphans);
     let began = world.now;
     while world.acts.is_empty() {
         world.pass();
@@ -138,7 +138,7 @@ fn in_zones(most: Amount) -> World {
         }
     }
     for node in ["a1", "a2", "a3", "b1", "c1", "c2"] {
-        world.infect(node, hung("log"), ClearedBy::Cont);
+        world.inject(node, hung("log"), ClearedBy::Cont);
     }
     world
 }
@@ -173,9 +173,9 @@ fn with_orphans(most: u32) -> World {
     policy.limits.storm.min_nodes = Amount::Count(100);
     let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1"]);
     for node in ["a1", "a2", "a3"] {
-        world.infect(node, fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
+        world.inject(node, fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
     }
-    world.infect("b1", hung("log"), ClearedBy::Cont);
+    world.inject("b1", hung("log"), ClearedBy::Cont);
     world
 }
 
@@ -199,9 +199,9 @@ fn some_kinds_of_fault_have_a_budget_of_their_own() {
 fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_remediation_but_the_other_faults_are_resolved() {
     let mut world = with_orphans(1);
     // Another of them on the node that has one is the same remediation's.
-    world.infect("a1", fault(FaultType::LeakedShim, "y"), ClearedBy::CleanupOrphans);
+    world.inject("a1", fault(FaultType::LeakedShim, "y"), ClearedBy::CleanupOrphans);
     world.pass();
-    world.infect("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
+    world.inject("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
     let blocked = world.pass().blocked;
     assert!(blocked.iter().any(|h| h.node == "b1" && h.reason == BlockReason::FaultLimit), "{blocked:#?}");
     let kinds = |world: &World, node: &str| {
@@ -222,7 +222,7 @@ fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_
         world.node(node).send();
     }
     world.pass();
-    world.infect("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
+    world.inject("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
     let kinds = |world: &World| world.only_remediation().kinds();
     let noted = |world: &World| world.ledger.as_ref().unwrap().slots.values().next().unwrap().kinds.clone().unwrap();
     let blocked = world.pass().blocked;
@@ -231,7 +231,7 @@ fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_
     // Whoever leads now, and sees the remediation as it is: the one place is taken.
     let mut snapshot = world.snapshot();
     let mut other = world.clone();
-    other.infect("a1", fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
+    other.inject("a1", fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
     snapshot.reports.clone_from(&other.snapshot().reports);
     let plan = plan(&snapshot, &world.settings);
     assert!(plan.blocked.iter().any(|h| h.node == "a1" && h.reason == BlockReason::FaultLimit), "{:#?}", plan.blocked);
@@ -275,9 +275,9 @@ fn unhealthy_counts_what_the_design_says() {
         &["a", "b", "c", "d", "e", "f"],
     );
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
-    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
     world.node("b").view.ready = TriState::Unknown;
-    world.infect("c", plugin(), ClearedBy::Cont); // no rule for it: not counted
+    world.inject("c", plugin(), ClearedBy::Cont); // no rule for it: not counted
     world.node("d").report.heartbeat = None; // never reported: unknown
     world.node("e").report.heartbeat.as_mut().unwrap().arrived = secs(60); // silent
     world.node("f").view.deleting = true; // not in the denominator
@@ -316,8 +316,8 @@ fn a_dry_run_keeps_to_its_budgets() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
     world.policies[0].mode = Mode::DryRun;
     world.policies[0].limits.max_in_flight = Amount::Count(1);
-    world.infect("a", hung("x"), ClearedBy::Cont);
-    world.infect("b", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
+    world.inject("b", hung("x"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.remediations.len(), 1);
     assert!(reasons(&world.plan()).contains(&BlockReason::MaxInFlightReached));
@@ -332,7 +332,7 @@ fn history_is_kept_within_limit_and_time() {
     world.policies[0].history.limit = 1;
     world.run(secs(300));
     let first = world.only_remediation().name.clone();
-    world.infect("n1", hung("other"), ClearedBy::Cont);
+    world.inject("n1", hung("other"), ClearedBy::Cont);
     world.run(secs(300));
     assert_eq!(world.remediations.len(), 2, "the last hour is remembered whatever the limit");
     world.tick(secs(3_600));
@@ -410,7 +410,7 @@ fn a_node_whose_remediation_does_not_show_gets_no_second_one() {
     world.pass();
     world.remediations.clear();
     world.node("n1").sick.clear();
-    world.infect("n1", hung("other"), ClearedBy::Cont);
+    world.inject("n1", hung("other"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!((plan.effects.len(), reasons(&plan)), (0, vec![BlockReason::InProgress]), "{:?}", plan.blocked);
 }
@@ -428,9 +428,9 @@ fn paused_policies_finish_what_runs() {
 #[test]
 fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
-    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
-    world.infect("b", hung("x"), ClearedBy::Cont);
+    world.inject("b", hung("x"), ClearedBy::Cont);
     world.ledger = None;
     assert_eq!(acts(&world.plan()), []);
     world.settings.rebuild_ledger = true;
@@ -446,11 +446,11 @@ fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_
  {
     let policies = [policy("p", &[rule("r", &FaultType::ALL, &[cordon(), cont()])])];
     let mut world = World::new(&policies, &["a", "b"]);
-    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.did(), ["cordon"]);
     world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
-    world.infect("b", hung("x"), ClearedBy::Cont);
+    world.inject("b", hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(acts(&plan), []);
     assert_eq!(reasons(&plan), [BlockReason::AdmissionNotEnforced; 2], "{:?}", plan.blocked);
@@ -463,7 +463,7 @@ fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "{:?}", world.did());
 
     let mut world = World::new(&policies, &["a"]);
-    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
     world.node("a").sick.clear();
@@ -476,11 +476,11 @@ fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends(
     for has_room in [true, false] {
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
         world.policies[0].limits.max_in_flight = Amount::Count(1);
-        world.infect("b", hung("x"), ClearedBy::Cont);
+        world.inject("b", hung("x"), ClearedBy::Cont);
         let late =
             world.plan().effects.into_iter().find(|effect| matches!(effect, Effect::WriteRemediation(_))).unwrap();
         if !has_room {
-            world.infect("a", hung("x"), ClearedBy::Cont);
+            world.inject("a", hung("x"), ClearedBy::Cont);
             world.pass();
         }
         assert!(world.apply(&late, true));
@@ -494,7 +494,7 @@ fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends(
             assert_eq!(acts(&world.plan()).len(), 1);
         } else {
             assert_eq!(remediation.phase, Phase::Cancelled);
-            assert!(remediation.message.contains("its slot was given back"), "{}", remediation.message);
+            assert!(remediation.message.contains("its slot was released"), "{}", remediation.message);
         }
         world.run(secs(600));
         assert!(world.nodes["b"].sick.is_empty(), "healed all the same: {:?}", world.did());
@@ -506,7 +506,7 @@ fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends(
 #[test]
 fn a_remediation_that_was_begun_gets_its_slot_whatever_the_limit() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a"]);
-    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     world.policies[0].limits.max_in_flight = Amount::Count(0);
     world.ledger = Some(nrh_core::snapshot::Ledger::default());
@@ -520,12 +520,12 @@ fn a_remediation_that_was_begun_gets_its_slot_whatever_the_limit() {
 fn slots_without_a_visible_remediation_wait_for_the_cache() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
-    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     let hidden = std::mem::take(&mut world.remediations);
     world.nodes.get_mut("a").unwrap().sick.clear();
     world.node("a").send();
-    world.infect("b", hung("x"), ClearedBy::Cont);
+    world.inject("b", hung("x"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(plan.effects, [], "its slot is not spent again while its remediation is only unseen");
     assert!(plan.next.unwrap() <= secs(60));
@@ -561,7 +561,7 @@ fn one_node_is_acted_on_only_so_often() {
     few.limits.per_node = NodeLimit { max_actions: 3, window: secs(7200) };
     let mut world = World::new(&[few], &["n1", "n2"]);
     for number in 0..5 {
-        world.infect("n1", hung(&format!("c{number}")), ClearedBy::Cont);
+        world.inject("n1", hung(&format!("c{number}")), ClearedBy::Cont);
         world.run(secs(120));
     }
     let executed = world.did().iter().filter(|did| did.starts_with("job")).count();
@@ -575,7 +575,7 @@ fn one_node_is_acted_on_only_so_often() {
         .collect();
     assert!(blocked.iter().any(|message| message.contains("got 3 actions within 120 min")), "{blocked:?}");
     // Another node is another matter, and after the time this one is free again, longer than anything else is remembered.
-    world.infect("n2", hung("c"), ClearedBy::Cont);
+    world.inject("n2", hung("c"), ClearedBy::Cont);
     world.run(secs(60));
     assert!(world.nodes["n2"].sick.is_empty());
     world.wait(8000 / 60, 60);
@@ -587,7 +587,7 @@ fn an_act_that_failed_on_the_node_counts_as_one() {
     let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont(), kill(true)])]);
     few.limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
     let mut world = World::new(&[few], &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Kill);
+    world.inject("n1", hung("log"), ClearedBy::Kill);
     world.node("n1").job_starts = false;
     world.pass();
     let (id, at) = (world.only_remediation().steps[0].operation_id.clone(), world.now);
@@ -616,7 +616,7 @@ fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
     few.limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
     let mut world = World::new(&[few], &["n1"]);
     for number in 0..6 {
-        world.infect("n1", hung(&format!("c{number}")), ClearedBy::Cont);
+        world.inject("n1", hung(&format!("c{number}")), ClearedBy::Cont);
     }
     let began = world.now;
     world.run(secs(3000));
@@ -637,7 +637,7 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
     let mut world = World::new(&[wide], &all);
     world.ceiling = 1_000;
     for node in &all {
-        world.infect(node, hung("log"), ClearedBy::Cont);
+        world.inject(node, hung("log"), ClearedBy::Cont);
     }
     let first = world.plan();
     assert_eq!(acts(&first).len(), 64);
@@ -656,7 +656,7 @@ fn a_slot_of_before_is_used_where_it_has_room_by_the_fleet_as_it_is() {
     let limits = &mut world.policies[0].limits;
     (limits.max_in_flight, limits.max_unhealthy) = (Amount::Percent(50), Amount::Percent(100));
     for node in ["n1", "n2"] {
-        world.infect(node, hung("log"), ClearedBy::Cont);
+        world.inject(node, hung("log"), ClearedBy::Cont);
     }
     // Both slots are stored, and only one of the remediations is.
     world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });

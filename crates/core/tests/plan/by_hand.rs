@@ -363,7 +363,7 @@ fn what_a_person_has_not_seen_is_not_agreed_to() {
 #[test]
 fn one_fault_of_several_is_named_by_its_id() {
     let mut world = left_alone(ClearedBy::Cont, &[cont()]);
-    world.infect("n1", hung("other"), ClearedBy::Cont);
+    world.inject("n1", hung("other"), ClearedBy::Cont);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let blocked = world.pass();
     assert!(
@@ -452,7 +452,7 @@ fn a_storm_holds_the_engine_and_not_a_person() {
     let mut world = World::new(&[policy("p", &[rule("r", &[KIND], &[cont()])])], &names);
     world.policies[0].limits.max_unhealthy = Amount::Percent(100);
     for node in &names {
-        world.infect(node, hung(node), ClearedBy::Cont);
+        world.inject(node, hung(node), ClearedBy::Cont);
     }
     assert!(reasons(&world.plan()).contains(&BlockReason::Storm));
     world.ask("by-hand", "w3", "p", manual(KIND, RELEASE));

@@ -26,7 +26,7 @@ fn begun() -> World {
 fn new_on(world: &mut World, node: &str) {
     let mut fault = hung("log");
     (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-    world.infect(node, fault, ClearedBy::Cont);
+    world.inject(node, fault, ClearedBy::Cont);
 }
 
 #[test]

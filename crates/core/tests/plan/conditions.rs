@@ -284,7 +284,7 @@ fn without_a_probe_that_reports_and_may_act_the_node_is_not_touched() {
     assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::ProbeNotReporting]));
     // A report from before the controller started may be of any age.
     let mut world = fresh();
-    world.node("n1").report.heartbeat.as_mut().unwrap().dated = false;
+    world.node("n1").report.heartbeat.as_mut().unwrap().age_known = false;
     assert_eq!((acts(&world.plan()).len(), reasons(&world.plan())), (0, vec![BlockReason::StaleEvidence]));
     let mut world = fresh();
     world.node("n1").report.node_uid = Some("another".into());
@@ -408,7 +408,7 @@ fn what_hangs_on_the_node_is_resolved_beside_it() {
     let policies: Vec<Policy> =
         vec![policy("p", &[asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])])];
     let mut world = World::new(&policies, &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     write(&mut world, "n1", "True", "r");
     world.run(secs(120));
     assert!(

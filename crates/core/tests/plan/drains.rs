@@ -247,7 +247,7 @@ fn no_node_is_drained_for_a_cure_that_is_held() {
 #[test]
 fn a_node_is_drained_once_for_all_its_faults() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
-    world.infect("n1", plugin(), ClearedBy::Kill);
+    world.inject("n1", plugin(), ClearedBy::Kill);
     world.run(secs(600));
     assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 3, "{:?}", world.did());
     assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Resolved));

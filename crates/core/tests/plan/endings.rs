@@ -146,7 +146,7 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
         assert_eq!((view.unschedulable, view.cordoned_by.as_deref()), (true, None), "over: {is_over}");
         assert_eq!(world.did().iter().filter(|did| **did == "uncordon").count(), uncordons, "over: {is_over}");
         let known = world.only_remediation();
-        assert!(!known.is_live() && !known.cleanup.owes_cordon(), "{known:?}");
+        assert!(!known.is_live() && !known.cleanup.has_pending_cordon(), "{known:?}");
         assert!(before.is_none_or(|before| before == *known), "its record is about the machine before");
         assert_eq!(world.plan().effects, [], "over: {is_over}");
     }
@@ -219,7 +219,7 @@ fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
     world.until(secs(600), "done", |world| !world.remediations.values().all(Remediation::has_work));
     world.tick(secs(5));
     let remediation = world.only_remediation().clone();
-    if remediation.cleanup.is_owed() {
+    if remediation.cleanup.is_pending() {
         let view = &mut world.node("n1").view;
         (view.unschedulable, view.cordoned_by) = (false, None);
     }
@@ -276,7 +276,7 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
     assert!(reasons(&world.plan()).contains(&BlockReason::Paused));
     // A second node: its fault is still this policy's, which begins nothing.
     world.nodes.insert("n2".into(), nrh_simulate::world::WorldNode::new("n2"));
-    world.infect("n2", hung("log"), ClearedBy::Cont);
+    world.inject("n2", hung("log"), ClearedBy::Cont);
     assert_eq!(acts(&world.pass()), []);
     world.policies[0].is_broken = false;
     world.run(secs(600));
@@ -324,7 +324,7 @@ fn nothing_joins_an_open_remediation_of_a_paused_policy() {
     let mut world = World::sick(hung("log"), None, &[cont(), kill(true)]);
     world.pass();
     world.policies[0].pause_requests.push("roll-out".into());
-    world.infect("n1", hung("other"), ClearedBy::Cont);
+    world.inject("n1", hung("other"), ClearedBy::Cont);
     world.live(4, 5);
     assert_eq!(world.only_remediation().faults.len(), 1);
     assert!(reasons(&world.plan()).contains(&BlockReason::Paused));
@@ -339,7 +339,7 @@ fn nothing_joins_a_remediation_whose_policy_does_not_select_the_node_any_more() 
     let mut world = World::sick(hung("log"), None, &[cont()]);
     world.pass();
     world.policies[0].selector = Selector(vec![Requirement::In("pool".into(), ["other".to_owned()].into())]);
-    world.infect("n1", hung("db"), None);
+    world.inject("n1", hung("db"), None);
     let before = world.ledger.clone();
     let plan = world.pass();
     assert_eq!((world.only_remediation().faults.len(), &world.ledger), (1, &before));

@@ -300,7 +300,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
             ill.first_seen = now;
             ill.severity = if turn.is_multiple_of(2) { Severity::High } else { Severity::Medium };
             if world.node(name(n)).sick.iter().all(|sick| sick.fault.id != ill.id) {
-                world.infect(name(n), ill, *cure);
+                world.inject(name(n), ill, *cure);
             }
         }
         Event::Recover(n) => drop(world.node(name(n)).sick.pop()),

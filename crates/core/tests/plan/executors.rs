@@ -109,11 +109,11 @@ fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe
     taken.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
     assert_eq!(did(taken, 100), ["command ReleaseHungProcess(SIGCONT)"]);
 
-    let mut blind = ordered(hung("log"), cont());
-    blind.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
-    pass(&mut blind, 60);
+    let mut unavailable = ordered(hung("log"), cont());
+    unavailable.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
+    pass(&mut unavailable, 60);
     assert_eq!(
-        (blind.did(), blind.only_remediation().steps[0].executor),
+        (unavailable.did(), unavailable.only_remediation().steps[0].executor),
         (vec!["command ReleaseHungProcess(SIGCONT)"], Executor::Probe)
     );
 

@@ -11,7 +11,7 @@ use nrh_core::plan::BlockReason;
 use nrh_core::policy::Amount;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, secs};
-use crate::world::{ClearedBy, World, acts, reasons, sickness};
+use crate::world::{ClearedBy, World, acts, injected_fault, reasons};
 
 /// Comes first by its name, too.
 const LIAR: &str = "a-liar";
@@ -75,7 +75,7 @@ impl Liar {
         let node = world.nodes.get_mut(LIAR).unwrap();
         node.sick.retain(|sick| !resolved.contains(&sick.fault.id) && !over.contains(&sick.fault.id));
         while node.sick.len() < 16 {
-            node.sick.push(sickness(self.fault(), None));
+            node.sick.push(injected_fault(self.fault(), None));
         }
         node.send();
     }
@@ -112,7 +112,7 @@ fn waits(nodes: usize, lie: Option<Lie>) -> Vec<Duration> {
             next += EVERY;
             let key = format!("c{}", since(world.now, began).as_secs());
             let fault = Fault { first_seen: world.now, ..hung(&key) };
-            world.infect(name, fault, ClearedBy::Cont);
+            world.inject(name, fault, ClearedBy::Cont);
             ill.insert(name.clone(), world.now);
         }
         world.pass();
@@ -159,22 +159,22 @@ fn a_node_that_lies_keeps_the_others_waiting_for_a_quarter_of_an_hour_at_most() 
 #[test]
 fn a_node_that_had_its_turn_takes_none_from_one_that_had_none() {
     let mut world = cluster(5);
-    world.infect(LIAR, plugin(), ClearedBy::Kill);
+    world.inject(LIAR, plugin(), ClearedBy::Kill);
     world.run(secs(600));
     // It is ill again, and worse, when another one falls ill.
-    world.infect(LIAR, fault(FaultType::NetworkPluginHung, "another"), ClearedBy::Kill);
-    world.infect("n01", hung("log"), ClearedBy::Cont);
+    world.inject(LIAR, fault(FaultType::NetworkPluginHung, "another"), ClearedBy::Kill);
+    world.inject("n01", hung("log"), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(acts(&plan)[0].0, "n01");
     assert_eq!(reasons(&plan), [BlockReason::MaxInFlightReached]);
     // An hour later that is forgotten, and the more severe fault goes first.
     let mut world = cluster(5);
-    world.infect(LIAR, plugin(), ClearedBy::Kill);
+    world.inject(LIAR, plugin(), ClearedBy::Kill);
     world.run(secs(600));
     let memory = world.settings.failed_memory;
     world.tick(memory);
-    world.infect(LIAR, fault(FaultType::NetworkPluginHung, "another"), ClearedBy::Kill);
-    world.infect("n01", hung("log"), ClearedBy::Cont);
+    world.inject(LIAR, fault(FaultType::NetworkPluginHung, "another"), ClearedBy::Kill);
+    world.inject("n01", hung("log"), ClearedBy::Cont);
     assert_eq!(acts(&world.pass())[0].0, LIAR);
 }
 
@@ -182,8 +182,8 @@ fn a_node_that_had_its_turn_takes_none_from_one_that_had_none() {
 fn a_node_cannot_say_more_of_a_fault_than_its_kind_can_do() {
     let mut world = cluster(5);
     // Critical by its word.
-    world.infect(LIAR, Fault { severity: Severity::Critical, ..hung("log") }, ClearedBy::Cont);
-    world.infect("n01", plugin(), ClearedBy::Kill);
+    world.inject(LIAR, Fault { severity: Severity::Critical, ..hung("log") }, ClearedBy::Cont);
+    world.inject("n01", plugin(), ClearedBy::Kill);
     assert_eq!(acts(&world.pass())[0].0, "n01", "HungContainer is Medium, NetworkPluginHung High");
 }
 
@@ -196,14 +196,14 @@ fn what_only_a_nodes_own_probe_says_is_not_held_against_the_others() {
     };
     // One of three may be unhealthy.
     let mut world = cluster(3);
-    world.infect(LIAR, plugin(), ClearedBy::Kill);
-    world.infect("n01", hung("log"), ClearedBy::Cont);
+    world.inject(LIAR, plugin(), ClearedBy::Kill);
+    world.inject("n01", hung("log"), ClearedBy::Cont);
     assert!(!too_many(&world), "two, each by its own word: one of them counts");
-    world.infect("n02", hung("log"), ClearedBy::Cont);
+    world.inject("n02", hung("log"), ClearedBy::Cont);
     assert!(too_many(&world), "all of them: that is no lie of one");
     // What the API shows counts as ever.
     let mut world = cluster(3);
     world.node(LIAR).view.ready = nrh_core::snapshot::TriState::False;
-    world.infect("n01", hung("log"), ClearedBy::Cont);
+    world.inject("n01", hung("log"), ClearedBy::Cont);
     assert!(too_many(&world));
 }

@@ -107,7 +107,7 @@ fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
 fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     let kept = policy("p", &[rule("hung", &[FaultType::HungContainer], &[keeps(Duration::from_mins(5)), notify()])]);
     let mut world = World::new(&[kept], &["n1"]);
-    world.infect("n1", hung("log"), None);
+    world.inject("n1", hung("log"), None);
     wait(&mut world, 60);
     assert!(is_cordoned(&world));
     flap(&mut world, 8, 20);
@@ -184,7 +184,7 @@ fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
 fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
     let mut world = resolved_while_it_flaps();
     wait(&mut world, 60);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     wait(&mut world, 60);
     // The step did not help for long: the next one follows, and no other remediation begins.
     let remediation = world.only_remediation();
@@ -229,7 +229,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
         let before = world.did().len();
         change(&mut world);
         if is_back {
-            world.infect("n1", hung("log"), ClearedBy::Cont);
+            world.inject("n1", hung("log"), ClearedBy::Cont);
         }
         wait(&mut world, 120);
         let remediation = world.only_remediation();
@@ -255,7 +255,7 @@ fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_befo
         if !is_mark_left {
             view.tainted_by = None;
         }
-        world.infect("n1", hung("log"), ClearedBy::Cont);
+        world.inject("n1", hung("log"), ClearedBy::Cont);
         wait(&mut world, 60);
         let remediation = world.only_remediation();
         assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
@@ -294,7 +294,7 @@ fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_faul
         patient.min_duration = Duration::from_mins(10);
         let mut world = World::new(&[policy("p", &[patient])], &["n1"]);
         for turn in 0..turns {
-            world.infect("n1", hung("log"), None);
+            world.inject("n1", hung("log"), None);
             wait(&mut world, there);
             if !world.did().is_empty() {
                 return Some(turn);

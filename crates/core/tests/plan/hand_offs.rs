@@ -130,7 +130,7 @@ fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
             let uid = format!("made-anew-{minute}");
             node.view.uid.clone_from(&uid);
             (node.report.node_uid, node.sick) = (Some(uid), Vec::new());
-            world.infect("n1", hung("x"), ClearedBy::HandOff);
+            world.inject("n1", hung("x"), ClearedBy::HandOff);
         }
         world.live(3, 20);
     }
@@ -213,7 +213,7 @@ fn a_crash_between_the_call_and_its_record_makes_nothing_twice() {
 #[test]
 fn another_fault_is_not_handed_to_the_same_remediator_again() {
     let mut world = handed(&[cont(), hand_off("Fix"), notify()], Remediator::Fails);
-    world.infect("n1", hung("y"), None);
+    world.inject("n1", hung("y"), None);
     world.run(secs(3000));
     let made: Vec<&str> = world.did().into_iter().filter(|what| what.starts_with("hand off")).collect();
     assert_eq!(made, ["hand off by Fix"], "{:?}", world.did());
@@ -246,7 +246,7 @@ fn a_person_who_stops_the_remediation_has_the_object_deleted() {
 fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
     let asks = asked(hand_off("Fix"));
     let mut world = handed(&[asks, notify()], Remediator::Works);
-    assert!(world.remediators.made.is_empty() && !world.only_remediation().cleanup.is_owed());
+    assert!(world.remediators.made.is_empty() && !world.only_remediation().cleanup.is_pending());
     world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);

@@ -105,8 +105,8 @@ type Case = Box<dyn Fn(&mut World)>;
 fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
     let suspected = |state| Fault { state, ..fault(FaultType::RuntimeListHung, "x") };
     let cases: [Case; 5] = [
-        Box::new(move |world| world.infect("n1", suspected(FaultState::Suspected), None)),
-        Box::new(move |world| world.infect("n1", suspected(FaultState::Clearing), None)),
+        Box::new(move |world| world.inject("n1", suspected(FaultState::Suspected), None)),
+        Box::new(move |world| world.inject("n1", suspected(FaultState::Clearing), None)),
         Box::new(|world| world.node("n1").view.ready = TriState::Unknown),
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::False),
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::Unknown),
@@ -136,7 +136,7 @@ fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
     let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
     world.pass();
     world.pass();
-    world.infect("n1", fault(FaultType::RuntimeListHung, "x"), None);
+    world.inject("n1", fault(FaultType::RuntimeListHung, "x"), None);
     world.tick(secs(10));
     world.pass();
     let record = drains(&world)[0].clone();
@@ -197,14 +197,14 @@ fn two_rules(release: &[Step]) -> World {
     let disk = rule("disk", &[FaultType::DiskFull], &[keep(), drain(), notify()]);
     let hangs = rule("hangs", &[FaultType::HungContainer], release);
     let mut world = World::new(&[policy("p", &[disk, hangs])], &["n1"]);
-    world.infect("n1", fault(FaultType::DiskFull, "d"), None);
+    world.inject("n1", fault(FaultType::DiskFull, "d"), None);
     with_pods(world, 3)
 }
 
 #[test]
 fn a_release_does_not_wait_for_a_drain() {
     let mut world = two_rules(&[cont(), notify()]);
-    world.infect("n1", hung("x"), ClearedBy::Cont);
+    world.inject("n1", hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert!(reasons(&plan).contains(&BlockReason::HungProcessFirst), "{:?}", plan.blocked);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
@@ -215,7 +215,7 @@ fn a_release_does_not_wait_for_a_drain() {
     world.node("n1").workloads.iter_mut().for_each(|one| one.takes = secs(100));
     world.pass();
     world.pass();
-    world.infect("n1", hung("x"), ClearedBy::Cont);
+    world.inject("n1", hung("x"), ClearedBy::Cont);
     world.tick(secs(10));
     world.run(secs(30));
     let [first] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
@@ -233,7 +233,7 @@ fn a_drain_does_not_wait_for_a_release_that_will_not_come() {
     let asks = Step { approval: nrh_core::policy::ApprovalMode::Manual, ..cont() };
     for (release, cure) in [(kill(false), Some(ClearedBy::Kill)), (asks, Some(ClearedBy::Cont)), (cont(), None)] {
         let mut world = two_rules(&[release.clone(), notify()]);
-        world.infect("n1", hung("x"), cure);
+        world.inject("n1", hung("x"), cure);
         world.run(secs(900));
         assert!(world.did().contains(&"drain"), "{:?}: {:?}", release.action, world.did());
     }
@@ -246,7 +246,7 @@ fn a_hang_that_comes_and_goes_does_not_break_off_a_drain_for_ever() {
     for _ in 0..20 {
         world.run(secs(60));
         if world.nodes["n1"].sick.len() < 2 {
-            world.infect("n1", hung("x"), ClearedBy::Cont);
+            world.inject("n1", hung("x"), ClearedBy::Cont);
         }
         world.tick(secs(10));
     }
@@ -264,7 +264,7 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     let mut leaked = hung("y");
     leaked.duration_seconds = 700;
-    world.infect("n1", leaked, None);
+    world.inject("n1", leaked, None);
     world.policies[0].rules[0].faults = [FaultType::RuntimeListHung].into();
     world.run(secs(300));
     assert!(untouched(&world), "{:?}", world.did());

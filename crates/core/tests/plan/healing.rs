@@ -75,7 +75,7 @@ fn a_hung_client_and_an_unresponsive_shim_are_ended_each_by_its_own_step() {
     assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
     // With a runtime that does not answer no Job starts, whatever the node's Ready still says.
     let mut world = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up);
-    world.infect("n1", fault(FaultType::RuntimeUnreachable, "runtime"), None);
+    world.inject("n1", fault(FaultType::RuntimeUnreachable, "runtime"), None);
     let plan = world.plan();
     let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
     assert_eq!(did, ["command CleanupOrphans"]);
@@ -175,7 +175,7 @@ fn steps_that_cannot_apply_are_left_out() {
 #[test]
 fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.infect("n1", plugin(), ClearedBy::Cont);
+    world.inject("n1", plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
     assert_eq!(reasons(&plan), [BlockReason::LowerUrgency]);
@@ -189,9 +189,9 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
-    world.infect("a", hung("x"), ClearedBy::Cont);
-    world.infect("b", plugin(), ClearedBy::Cont);
-    world.infect("c", plugin(), ClearedBy::Cont);
+    world.inject("a", hung("x"), ClearedBy::Cont);
+    world.inject("b", plugin(), ClearedBy::Cont);
+    world.inject("c", plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].0, "b");
     assert_eq!(reasons(&plan), [BlockReason::MaxInFlightReached; 2]);
@@ -203,7 +203,7 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 fn a_new_fault_joins_the_open_remediation() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
-    world.infect("n1", plugin(), ClearedBy::Cont);
+    world.inject("n1", plugin(), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::InProgress]);
     assert_eq!(world.only_remediation().faults.len(), 2);

@@ -110,9 +110,10 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 let mark = snapshot.nodes[node].tainted_by.as_ref();
                 assert!(mark.is_none_or(|mark| mark.remediation == *remediation), "someone else's mark");
                 if let Some(known) = snapshot.remediations.get(remediation) {
-                    let is_owed = known.cleanup.owes(&Marker::Taint) && known.node_uid == snapshot.nodes[node].uid;
-                    assert!(is_owed || !known.may_own(&Marker::Taint, &snapshot.nodes[node].uid), "it is another's");
-                    assert!(!known.is_quarantined() || !is_owed, "a taint outlasts no remediation");
+                    let is_pending =
+                        known.cleanup.has_pending(&Marker::Taint) && known.node_uid == snapshot.nodes[node].uid;
+                    assert!(is_pending || !known.may_own(&Marker::Taint, &snapshot.nodes[node].uid), "it is another's");
+                    assert!(!known.is_quarantined() || !is_pending, "a taint outlasts no remediation");
                 }
             }
             Effect::TimeOutHandOff { remediation, handed, at, .. } => {
@@ -165,10 +166,10 @@ fn check_start(snapshot: &Snapshot, plan: &Plan, place: usize) {
         assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
     }
     if matches!(operation, Operation::Cordon) {
-        assert!(record.cleanup.owes_cordon(), "the cleanup is remembered before the act");
+        assert!(record.cleanup.has_pending_cordon(), "the cleanup is remembered before the act");
     }
     if matches!(operation, Operation::Taint(_)) {
-        assert!(record.cleanup.owes(&Marker::Taint), "the cleanup is remembered before the act");
+        assert!(record.cleanup.has_pending(&Marker::Taint), "the cleanup is remembered before the act");
     }
 }
 
@@ -300,8 +301,8 @@ fn check_remediation(remediation: &Remediation) {
     assert!(under_way <= 1, "{remediation:?}");
     assert!(remediation.mode == Mode::Enforce || remediation.phase.is_final(), "a dry run is over at once");
     assert!(!remediation.phase.is_final() || under_way == 0, "{remediation:?}");
-    assert!(remediation.phase != Phase::Succeeded || !remediation.cleanup.is_owed(), "{remediation:?}");
-    assert!(!remediation.is_quarantined() || remediation.cleanup.is_owed(), "{remediation:?}");
+    assert!(remediation.phase != Phase::Succeeded || !remediation.cleanup.is_pending(), "{remediation:?}");
+    assert!(!remediation.is_quarantined() || remediation.cleanup.is_pending(), "{remediation:?}");
     assert!(remediation.name.len() <= 58 && remediation.message.len() <= 512);
 }
 
@@ -434,7 +435,10 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
         return assert_ne!(view.ready, TriState::Unknown, "marked although nobody knows how it is");
     }
     let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
-    assert!(view.unschedulable && own.is_open() && own.cleanup.owes_cordon(), "without a cordon of its remediation");
+    assert!(
+        view.unschedulable && own.is_open() && own.cleanup.has_pending_cordon(),
+        "without a cordon of its remediation"
+    );
 }
 
 /// No machine boots more often than it was told to.

@@ -53,7 +53,7 @@ fn what_no_step_has_resolved_stays_cordoned_and_holds_no_slot() {
     assert!(is_cordoned(&world));
     let remediation = world.only_remediation();
     assert!(remediation.message.contains("the node stays cordoned until"), "{}", remediation.message);
-    assert!(remediation.cleanup.is_owed() && remediation.finished_at.is_some());
+    assert!(remediation.cleanup.is_pending() && remediation.finished_at.is_some());
     assert!(world.ledger.as_ref().unwrap().slots.is_empty(), "the slot is for others: {:?}", world.ledger);
     assert_eq!(reasons(&plan), [BlockReason::RecentlyFailed]);
     let activity = &plan.nodes["n1"].activity;
@@ -233,7 +233,7 @@ fn nodes_that_are_kept_are_unhealthy() {
 fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
     let expiring = crate::samples::fault(FaultType::ClientCertificateExpiring, "kubelet");
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[keep(HOURS_4), cont(), notify()]);
-    world.infect("n1", expiring, None);
+    world.inject("n1", expiring, None);
     pass_time(&mut world, secs(600));
     assert!(!is_cordoned(&world), "{:?}", world.only_remediation());
     assert_eq!(world.only_remediation().phase, Phase::Failed);
@@ -318,8 +318,8 @@ fn what_has_gone_by_itself_was_not_resolved_by_its_ladder() {
             "{:?}",
             world.remediations
         );
-        assert!(world.remediations.values().all(|remediation| remediation.faults[0].outlasted_its_steps()));
-        world.infect("n1", hung("log"), None);
+        assert!(world.remediations.values().all(|remediation| remediation.faults[0].resolved_after_exhaustion()));
+        world.inject("n1", hung("log"), None);
         pass_time(&mut world, Duration::from_mins(5));
         let tries = world.did().iter().filter(|did| **did == "job ReleaseHungProcess(SIGCONT)").count();
         assert_eq!(tries, times + 1, "{:?}", world.did());

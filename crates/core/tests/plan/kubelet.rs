@@ -43,7 +43,7 @@ fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
     assert_eq!((plan.nodes["n1"].health, plan.nodes["n1"].cluster_faults.len()), (Health::Healthy, 0));
     assert!(plan.next.is_some_and(|next| next <= secs(1)), "it looks again when it would be blocked: {:?}", plan.next);
     block(&mut world, 90);
-    world.infect("n1", hung("c"), ClearedBy::Cont);
+    world.inject("n1", hung("c"), ClearedBy::Cont);
     let plan = world.plan();
     let status_view = &plan.nodes["n1"];
     assert_eq!(status_view.cluster_faults[0].kind, FaultType::KubeletStartBlocked);
@@ -63,7 +63,7 @@ fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
         if let Some(age) = age {
             block(&mut world, age);
         }
-        world.infect("n1", hung("c"), ClearedBy::Cont);
+        world.inject("n1", hung("c"), ClearedBy::Cont);
         let mut found = Vec::new();
         for _ in 0..8 {
             found.extend(acts(&world.pass()).into_iter().map(|(_, what)| what));
@@ -77,7 +77,7 @@ fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
 fn it_is_resolved_when_the_kubelet_has_written_its_status_and_not_before() {
     let mut world = world();
     block(&mut world, 120);
-    world.infect("n1", hung("c"), ClearedBy::Cont);
+    world.inject("n1", hung("c"), ClearedBy::Cont);
     let plans = world.run(secs(60));
     assert!(world.did().contains(&"notify"), "{:?}", world.did());
     assert!(plans.last().is_some_and(|plan| plan.nodes["n1"].health == Health::Unhealthy), "it is blocked still");

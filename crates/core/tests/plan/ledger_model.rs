@@ -51,7 +51,7 @@ struct Bed {
 #[expect(clippy::struct_excessive_bools, reason = "each rule is there or not, whatever the others are")]
 struct Rules {
     /// An open remediation without a slot, in which nothing was done, has to get one first.
-    unpaid: bool,
+    without_slot: bool,
     /// Nothing is spent from a ledger that was only read.
     fence: bool,
     /// The ledger is stored only over the version that it was decided on.
@@ -62,7 +62,7 @@ struct Rules {
     search: bool,
 }
 
-const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, check: true, search: true };
+const ALL: Rules = Rules { without_slot: true, fence: true, swap: true, check: true, search: true };
 
 /// How the one remediation of a node stands in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -308,9 +308,9 @@ impl Bed {
         let mut order: Vec<usize> = (0..self.nodes).collect();
         order.sort_by_key(|node| first & (1 << node) == 0);
         let mut chains = vec![Vec::new(); self.nodes];
-        let unpaid: Vec<usize> = slots.unpaid().iter().map(|name| index(name)).collect();
-        for node in order.iter().copied().filter(|node| unpaid.contains(node)) {
-            if !self.rules.unpaid || slots.refuse(POLICY, bounds).is_none() {
+        let without_slot: Vec<usize> = slots.without_slot().iter().map(|name| index(name)).collect();
+        for node in order.iter().copied().filter(|node| without_slot.contains(node)) {
+            if !self.rules.without_slot || slots.refuse(POLICY, bounds).is_none() {
                 slots.take(&name(node), taken(node), Mode::Enforce);
             } else {
                 chains[node] = vec![Call::Close(Standing::Scheduled)];
@@ -320,7 +320,9 @@ impl Bed {
             let (seen, name) = (seen[node], name(node));
             match seen.remediation {
                 // One that has just got its slot waits until that is stored.
-                Standing::Scheduled if slots.holds(&name) || (!self.rules.unpaid && unpaid.contains(&node)) => {
+                Standing::Scheduled
+                    if slots.holds(&name) || (!self.rules.without_slot && without_slot.contains(&node)) =>
+                {
                     chains[node] = vec![Call::Act, Call::Record];
                 }
                 Standing::Executed if !seen.sick => chains[node] = vec![Call::Close(Standing::Executed)],
@@ -789,7 +791,7 @@ fn without_any_of_the_rules_a_slot_is_spent_twice() {
         return println!("not checked: NRH_MODEL=small");
     }
     let rules = [
-        Rules { unpaid: false, ..ALL },
+        Rules { without_slot: false, ..ALL },
         Rules { fence: false, ..ALL },
         Rules { swap: false, ..ALL },
         Rules { check: false, ..ALL },

@@ -94,7 +94,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
         (
             "approval withdrawn",
             |w| w.remediations.values_mut().for_each(|e| e.approval = None),
-            "approval was taken back",
+            "approval was withdrawn",
         ),
         ("another step in its place", |w| w.policies[0].rules[0].steps[0] = notify(), "does not name this step"),
         (
@@ -232,7 +232,7 @@ fn the_hour_until_the_next_one_runs_from_the_boot_on() {
     world.tick(secs(1800));
     let again =
         Fault { id: Fault::identity(FaultType::RuntimeListHung, "x"), ..fault(FaultType::RuntimeListHung, "x") };
-    world.infect("n1", again, ClearedBy::Reboot);
+    world.inject("n1", again, ClearedBy::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }
@@ -277,7 +277,7 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
 fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
     let mut down = marked(&[mark_for_reboot(), notify()]);
     let kubelet = fault(FaultType::KubeletDown, "kubelet");
-    down.infect("n1", Fault { duration_seconds: 200, ..kubelet.clone() }, None);
+    down.inject("n1", Fault { duration_seconds: 200, ..kubelet.clone() }, None);
     let mut unknown = marked(&[mark_for_reboot(), notify()]);
     unknown.node("n1").view.ready = TriState::Unknown;
     unknown.node("n1").view.ready_since = Some(unknown.now);
@@ -286,7 +286,7 @@ fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
         assert!(is_marked(world) && record(world).state == StepState::Started, "it may be going down just now");
     }
     down.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::KubeletDown);
-    down.infect("n1", Fault { duration_seconds: 300, ..kubelet }, None);
+    down.inject("n1", Fault { duration_seconds: 300, ..kubelet }, None);
     for (mut world, said) in [(down, "its kubelet is down"), (unknown, "whether it is Ready is Unknown")] {
         pass_for(&mut world, 300);
         let ended = record(&world);
@@ -411,7 +411,7 @@ fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
     boot(&mut world);
     for world in [&mut world, &mut unbooted] {
         world.tick(secs(7200));
-        world.infect("n1", silent(), None);
+        world.inject("n1", silent(), None);
     }
     assert_eq!(acts(&unbooted.plan()).len(), 1, "nobody came to it");
     let plan = world.plan();

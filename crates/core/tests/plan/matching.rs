@@ -38,7 +38,7 @@ fn labelled(world: &mut World, pod: PodRef, value: &str) {
 /// A hung container of pod `log` on one node.
 fn ill(policies: &[Policy]) -> World {
     let mut world = World::new(policies, &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Kill);
+    world.inject("n1", hung("log"), ClearedBy::Kill);
     world
 }
 
@@ -93,7 +93,7 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
 fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
     let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[clean_up()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
+    world.inject("n1", fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
 }
 
@@ -342,7 +342,7 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
         (narrowed("first", is_not("db"), &[notify()]), "match.podSelector"),
     ] {
         let mut world = World::new(&[policy("p", &[first, all_rules("later", &[kill(true)])])], &["n1"]);
-        world.infect("n1", unnamed(), ClearedBy::Kill);
+        world.inject("n1", unnamed(), ClearedBy::Kill);
         let plan = world.plan();
         assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]), "{field}");
         let said = &plan.blocked[0].message;
@@ -352,7 +352,7 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
     let any = Matching { pods: Some(Selector::default()), ..Matching::default() };
     let rules = [Rule { matching: any, ..all() }, all_rules("later", &[kill(true)])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", unnamed(), ClearedBy::Kill);
+    world.inject("n1", unnamed(), ClearedBy::Kill);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "notify".to_owned())]);
 }
 

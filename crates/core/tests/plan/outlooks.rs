@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyRoom};
+use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyLimitView};
 use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 
@@ -29,7 +29,7 @@ fn in_zones(most: Amount) -> World {
 }
 
 fn rooms(plan: &Plan) -> Vec<(Option<String>, u32, u32, u32)> {
-    let told = |room: &TopologyRoom| (room.value.clone(), room.nodes, room.in_flight, room.max_in_flight);
+    let told = |room: &TopologyLimitView| (room.value.clone(), room.nodes, room.in_flight, room.max_in_flight);
     of(plan).limits.topologies.iter().map(told).collect()
 }
 
@@ -42,8 +42,8 @@ fn what_limits_come_to_is_told_for_each_value_those_with_the_least_room_first() 
     assert_eq!(rooms(&told), [(None, 2, 0, 1), (b(), 1, 0, 1), (a(), 3, 0, 2)]);
     let faults = &of(&told).limits.faults;
     assert_eq!((faults.len(), faults[0].in_flight, faults[0].max_in_flight), (1, 0, 3), "half of six");
-    world.infect("b1", hung("log"), None);
-    world.infect("a1", hung("log"), None);
+    world.inject("b1", hung("log"), None);
+    world.inject("a1", hung("log"), None);
     let mut unseen = world.snapshot();
     world.pass();
     let told = world.plan();
@@ -65,7 +65,7 @@ fn of_many_values_those_with_the_least_room_are_told_and_the_rest_is_counted() {
     for (name, node) in &mut world.nodes {
         node.view.labels.insert("host".into(), name.clone());
     }
-    world.infect("n33", hung("log"), None);
+    world.inject("n33", hung("log"), None);
     world.pass();
     let plan = world.plan();
     let limits = &of(&plan).limits;
@@ -80,10 +80,10 @@ fn a_node_that_was_acted_on_as_often_as_it_may_be_is_told_until_it_may_be_again(
     few.limits.per_node = NodeLimit { max_actions: 2, window: secs(3600) };
     let mut world = World::new(&[few], &["n1", "n2"]);
     let began = world.now;
-    world.infect("n1", hung("a"), ClearedBy::Cont);
+    world.inject("n1", hung("a"), ClearedBy::Cont);
     world.run(secs(60));
     assert!(of(&world.plan()).limits.spent.is_empty(), "one of two");
-    world.infect("n1", hung("b"), ClearedBy::Cont);
+    world.inject("n1", hung("b"), ClearedBy::Cont);
     world.run(secs(60));
     let plan = world.plan();
     let [spent] = of(&plan).limits.spent.as_slice() else { panic!("{:?}", of(&plan)) };
@@ -120,15 +120,15 @@ fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way(
     let names: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
     let rules = [rule("r", &[FaultType::HungContainer, FaultType::NetworkPluginHung], &[cont()])];
     let mut world = World::new(&[policy("p", &rules)], &names.iter().map(String::as_str).collect::<Vec<_>>());
-    let infect = |world: &mut World, names: &[String], of: fn() -> nrh_core::fault::Fault| {
+    let inject = |world: &mut World, names: &[String], of: fn() -> nrh_core::fault::Fault| {
         for node in names {
             let mut fault = of();
             (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-            world.infect(node, fault, None);
+            world.inject(node, fault, None);
         }
     };
-    infect(&mut world, &names[..12], || hung("log"));
-    infect(&mut world, &names[..15], crate::samples::plugin);
+    inject(&mut world, &names[..12], || hung("log"));
+    inject(&mut world, &names[..15], crate::samples::plugin);
     world.policies[0].windows = vec![today(WindowType::Deny)];
     let plan = world.plan();
     let (_, why) = of(&plan).blocked.clone().unwrap();

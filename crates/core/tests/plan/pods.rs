@@ -131,7 +131,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
         world.node("n1").pods.push(suspect);
         if let Some(cause) = cause {
-            world.infect("n1", cause, ClearedBy::Cont);
+            world.inject("n1", cause, ClearedBy::Cont);
         }
         let plan = world.plan();
         assert_eq!(acts(&plan).is_empty(), is_first, "{name}");
@@ -141,7 +141,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
     }
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
-    world.infect("n1", hung("agent-1"), ClearedBy::Cont);
+    world.inject("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)", "the hung process is released, the pod is left");
 }
@@ -263,7 +263,7 @@ fn ends_with_the_release(world: &mut World) {
 fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     let mut world = with_overdue_pod();
     let suspected = Fault { state: FaultState::Suspected, ..hung("agent-1") };
-    world.infect("n1", suspected, ClearedBy::Cont);
+    world.inject("n1", suspected, ClearedBy::Cont);
     for _ in 0..6 {
         let blocked = world.pass();
         assert_eq!((acts(&blocked).len(), world.remediations.len()), (0, 0), "{:?}", blocked.blocked);
@@ -288,7 +288,7 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
     (step.state, step.started_at, step.executed_at) = (StepState::Scheduled, None, None);
     world.node("n1").deleted.clear();
     world.node("n1").pods = vec![backing_off("n1", "agent-1")];
-    world.infect("n1", hung("agent-1"), ClearedBy::Cont);
+    world.inject("n1", hung("agent-1"), ClearedBy::Cont);
     world.node("n1").send();
     world.run(secs(20));
     let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action.kind(), step.state)).collect();
@@ -308,7 +308,7 @@ fn with_overdue_pod_under_two_policies() -> World {
 #[test]
 fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
     let mut world = with_overdue_pod_under_two_policies();
-    world.infect("n1", hung("agent-1"), ClearedBy::Cont);
+    world.inject("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(
         (world.did(), reasons(&plan)),
@@ -326,7 +326,7 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
     world.pass();
     assert_eq!(world.did(), ["delete agent-1"]);
     world.node("n1").pods = vec![creating("n1", "agent-2")];
-    world.infect("n1", Fault { state: FaultState::Suspected, ..plugin() }, ClearedBy::Kill);
+    world.inject("n1", Fault { state: FaultState::Suspected, ..plugin() }, ClearedBy::Kill);
     world.run(secs(400));
     assert!(world.only_remediation().is_open(), "given up above a suspected cause: {:?}", world.only_remediation());
     assert_eq!(world.did(), ["delete agent-1"]);
@@ -347,7 +347,7 @@ fn a_network_plugin_that_hangs_is_no_cause_for_a_pod_with_the_network_of_its_nod
     for (host_network, expected) in [(false, vec![]), (true, vec!["delete agent-1"])] {
         let mut world = World::new(&[policy("pods", std::slice::from_ref(&pod))], &["n1"]);
         world.node("n1").pods.push(SuspectPod { host_network, ..creating("n1", "agent-1") });
-        world.infect("n1", plugin(), None);
+        world.inject("n1", plugin(), None);
         world.pass();
         assert_eq!(world.did(), expected, "host network: {host_network}");
     }
@@ -357,7 +357,7 @@ fn a_network_plugin_that_hangs_is_no_cause_for_a_pod_with_the_network_of_its_nod
 fn a_pod_does_not_wait_for_a_cause_that_nobody_remediates() {
     let mut world = with_overdue_pod_under_two_policies();
     world.policies[1].suspend = true;
-    world.infect("n1", hung("agent-1"), None);
+    world.inject("n1", hung("agent-1"), None);
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::Suspended, BlockReason::HungProcessFirst], "{:?}", plan.blocked);
 }
@@ -383,7 +383,7 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
         rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod()]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", plugin(), ClearedBy::Kill);
+    world.inject("n1", plugin(), ClearedBy::Kill);
     world.node("n1").pods.push(creating("n1", "agent-1"));
     world.live(6, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);

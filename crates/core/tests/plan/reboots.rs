@@ -341,7 +341,7 @@ fn not_twice_within_an_hour_whoever_asks() {
     assert_eq!(world.nodes["n1"].boots.count, 1);
     world.tick(secs(60));
     let again = Fault { id: Fault::identity(FaultType::KubeletDown, "x"), ..fault(FaultType::KubeletDown, "x") };
-    world.infect("n1", again, ClearedBy::Reboot);
+    world.inject("n1", again, ClearedBy::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
     assert!(
@@ -363,7 +363,7 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
     world.policies[0].limits.max_unhealthy = Amount::Count(2);
     world.policies[0].limits.storm.min_nodes = Amount::Count(50);
     for name in ["a", "b"] {
-        world.infect(name, silent(), ClearedBy::Reboot);
+        world.inject(name, silent(), ClearedBy::Reboot);
     }
     let mut most = 0;
     for _ in 0..120 {
@@ -466,7 +466,7 @@ fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
     let node = world.node("n1");
     node.view.uid = "made anew".into();
     node.report.node_uid = Some("made anew".into());
-    world.infect("n1", silent(), ClearedBy::Reboot);
+    world.inject("n1", silent(), ClearedBy::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }

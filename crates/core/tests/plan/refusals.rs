@@ -149,7 +149,7 @@ fn a_fault_that_comes_back_again_and_again_is_left_to_a_person() {
         let mut again = hung("log");
         again.first_seen = world.now;
         if turn < 4 {
-            world.infect("n1", again, ClearedBy::Cont);
+            world.inject("n1", again, ClearedBy::Cont);
         }
     }
     assert_eq!(world.did().len(), 3);

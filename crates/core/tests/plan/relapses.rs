@@ -27,7 +27,7 @@ fn signals(world: &World) -> Vec<String> {
 /// The same fault once more, five minutes later, which each of the two signals ends for a while.
 fn again(world: &mut World) {
     world.tick(secs(300));
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     if let Some(sick) = world.node("n1").sick.first_mut() {
         sick.cleared_by.insert(ClearedBy::Kill);
     }
@@ -115,7 +115,7 @@ fn what_waits_for_a_person_is_no_next_step() {
 fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), drain(), kill(true)])])], &["n1"]);
     world.may_evict = TriState::False;
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     world.run(secs(120));
     again(&mut world);
     assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);

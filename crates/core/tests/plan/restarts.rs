@@ -95,7 +95,7 @@ fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
     assert_eq!(acts(&world(1500, 600).plan())[0].1, "notify");
     // A kubelet waits for its runtime, of which people are told by that one's ladder.
     let mut both = World::sick(down(FaultType::KubeletDown), None, &[kubelet(), notify()]);
-    both.infect("n1", down(FaultType::RuntimeUnreachable), None);
+    both.inject("n1", down(FaultType::RuntimeUnreachable), None);
     let node = both.node("n1");
     node.sick[0].fault.duration_seconds = 5000;
     node.send();
@@ -134,7 +134,7 @@ fn of_both_the_runtime_comes_first() {
         } else {
             (FaultType::KubeletDown, ClearedBy::RestartKubelet)
         };
-        world.infect("n1", down(second), cure);
+        world.inject("n1", down(second), cure);
         world.run(secs(900));
         assert_eq!(world.did(), ["command RestartRuntime", "command RestartKubelet"], "{first}");
         assert!(world.remediations.values().all(|remediation| remediation.phase == Phase::Succeeded));

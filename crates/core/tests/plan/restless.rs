@@ -111,7 +111,7 @@ impl Seen {
             self.well.remove(name);
         } else if since(now, *self.well.entry(name).or_insert(now)) >= plague.back_after {
             told.happens(Duration::ZERO, &format!("{name} has {}", plague.kind));
-            world.infect(name, ill, plague.cure);
+            world.inject(name, ill, plague.cure);
         }
         let number = |every: Duration| lasts.as_secs() / every.as_secs();
         let node = world.node(name);
@@ -177,7 +177,9 @@ fn longest(world: &World, policy: &Policy) -> Duration {
 fn may_go_down(remediation: &Remediation) -> bool {
     let is_reboot =
         |step: &StepRecord| step.action.ends_boot() && matches!(step.state, StepState::TimedOut | StepState::Cancelled);
-    remediation.cleanup.owes_cordon() && remediation.current_step().is_none() && remediation.steps.iter().any(is_reboot)
+    remediation.cleanup.has_pending_cordon()
+        && remediation.current_step().is_none()
+        && remediation.steps.iter().any(is_reboot)
 }
 
 /// Whatever is waited for has an end. What began before the clock was set ahead seems to last longer by that.

@@ -69,7 +69,7 @@ proptest! {
             policy.rules.iter_mut().for_each(|rule| rule.faults.retain(|kind| *kind != ITS_OWN));
         }
         for node in NODES {
-            world.infect(node, fault(ITS_OWN, "disk"), None);
+            world.inject(node, fault(ITS_OWN, "disk"), None);
         }
         let mut beside = world.clone();
         beside.policies.push(disabled(how, priority, &ladder));

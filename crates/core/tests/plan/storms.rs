@@ -28,13 +28,13 @@ fn fleet(count: usize) -> World {
     world
 }
 
-fn infect(world: &mut World, nodes: std::ops::Range<usize>, by: impl Into<Option<ClearedBy>>, of: fn(&str) -> Fault) {
+fn inject(world: &mut World, nodes: std::ops::Range<usize>, by: impl Into<Option<ClearedBy>>, of: fn(&str) -> Fault) {
     let by = by.into();
     let all = names(world.nodes.len());
     for node in &all[nodes] {
         let mut fault = of("log");
         (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-        world.infect(node, fault, by);
+        world.inject(node, fault, by);
     }
 }
 
@@ -56,7 +56,7 @@ fn blocked(plan: &Plan) -> (BlockReason, String) {
 #[test]
 fn the_same_new_fault_on_many_nodes_holds_until_no_more_come() {
     let mut world = fleet(40);
-    infect(&mut world, 0..10, ClearedBy::Cont, hung);
+    inject(&mut world, 0..10, ClearedBy::Cont, hung);
     let plan = world.pass();
     assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|reason| *reason == BlockReason::Storm));
     let (reason, told) = blocked(&plan);
@@ -68,7 +68,7 @@ fn the_same_new_fault_on_many_nodes_holds_until_no_more_come() {
     assert!(world.remediations.is_empty());
     // Two more, nearly ten minutes later: they alone are no storm, but the others are new still.
     pass(&mut world, secs(530));
-    infect(&mut world, 10..12, ClearedBy::Cont, hung);
+    inject(&mut world, 10..12, ClearedBy::Cont, hung);
     assert!(acts(&pass(&mut world, secs(5))).is_empty());
     assert_eq!(acts(&pass(&mut world, secs(10))).len(), 1, "no more come: one is healed");
 }
@@ -78,7 +78,7 @@ fn what_is_resolved_as_fast_as_it_comes_is_a_storm_as_well() {
     let mut world = fleet(40);
     let mut resolved = 0;
     for node in 0..20 {
-        infect(&mut world, node..node + 1, ClearedBy::Cont, hung);
+        inject(&mut world, node..node + 1, ClearedBy::Cont, hung);
         for _ in 0..4 {
             pass(&mut world, secs(5));
         }
@@ -95,7 +95,7 @@ fn what_is_resolved_as_fast_as_it_comes_is_a_storm_as_well() {
 #[test]
 fn after_a_storm_twice_as_many_follow_as_long_as_it_helps() {
     let mut world = fleet(40);
-    infect(&mut world, 0..30, ClearedBy::Cont, hung);
+    inject(&mut world, 0..30, ClearedBy::Cont, hung);
     pass(&mut world, secs(600));
     let mut most = Vec::new();
     for _ in 0..200 {
@@ -116,9 +116,9 @@ fn after_a_storm_twice_as_many_follow_as_long_as_it_helps() {
 fn what_does_not_help_begins_it_anew() {
     let mut world = fleet(40);
     world.policies[0].rules[0].steps[0].timeout = secs(20);
-    infect(&mut world, 0..7, ClearedBy::Cont, hung);
-    infect(&mut world, 7..8, None, hung);
-    infect(&mut world, 8..40, ClearedBy::Cont, hung);
+    inject(&mut world, 0..7, ClearedBy::Cont, hung);
+    inject(&mut world, 7..8, None, hung);
+    inject(&mut world, 8..40, ClearedBy::Cont, hung);
     pass(&mut world, secs(600));
     let failed = |world: &World| world.remediations.values().any(|remediation| remediation.phase == Phase::Failed);
     let mut most = 0;
@@ -143,25 +143,25 @@ fn what_does_not_help_begins_it_anew() {
 #[test]
 fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
     let mut small = fleet(8);
-    infect(&mut small, 0..4, ClearedBy::Cont, hung);
+    inject(&mut small, 0..4, ClearedBy::Cont, hung);
     assert_eq!(acts(&small.pass()).len(), 4, "half of them, and fewer than five");
 
     let mut slow = fleet(40);
     for node in 0..12 {
-        infect(&mut slow, node..node + 1, ClearedBy::Cont, hung);
+        inject(&mut slow, node..node + 1, ClearedBy::Cont, hung);
         let plan = pass(&mut slow, secs(120));
         assert!(!reasons(&plan).contains(&BlockReason::Storm), "one every two minutes: {:?}", plan.blocked);
     }
 
     let mut two = fleet(40);
     two.policies[0].rules.push(rule("net", &[FaultType::NetworkPluginHung], &[cont()]));
-    infect(&mut two, 0..12, ClearedBy::Cont, hung);
-    infect(&mut two, 20..21, ClearedBy::Cont, |key| fault(FaultType::NetworkPluginHung, key));
+    inject(&mut two, 0..12, ClearedBy::Cont, hung);
+    inject(&mut two, 20..21, ClearedBy::Cont, |key| fault(FaultType::NetworkPluginHung, key));
     assert_eq!(acts(&two.pass()), [("n20".to_owned(), "job ReleaseHungProcess(SIGCONT)".to_owned())]);
 
     let mut off = fleet(40);
     off.policies[0].limits.storm = StormLimit { min_nodes: Amount::Count(100_000), ..StormLimit::default() };
-    infect(&mut off, 0..30, ClearedBy::Cont, hung);
+    inject(&mut off, 0..30, ClearedBy::Cont, hung);
     assert_eq!(acts(&off.pass()).len(), 30);
 }
 
@@ -169,12 +169,12 @@ fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
 fn people_are_told_in_a_storm_and_a_dry_run_shows_the_same() {
     let mut told = fleet(40);
     told.policies[0].rules[0].steps = vec![notify()];
-    infect(&mut told, 0..12, None, hung);
+    inject(&mut told, 0..12, None, hung);
     assert_eq!(acts(&told.pass()).len(), 12);
 
     let mut dry = fleet(40);
     dry.policies[0].mode = Mode::DryRun;
-    infect(&mut dry, 0..12, ClearedBy::Cont, hung);
+    inject(&mut dry, 0..12, ClearedBy::Cont, hung);
     let plan = dry.pass();
     assert!(dry.remediations.is_empty() && reasons(&plan).iter().all(|reason| *reason == BlockReason::Storm));
 }
@@ -185,7 +185,7 @@ fn a_kubelet_version_that_the_sick_have_in_common_is_named() {
     for (place, node) in world.nodes.values_mut().enumerate() {
         node.view.kubelet_version = Some(if place < 14 { "v1.36.2" } else { "v1.35.0" }.to_owned());
     }
-    infect(&mut world, 0..12, ClearedBy::Cont, hung);
+    inject(&mut world, 0..12, ClearedBy::Cont, hung);
     let (_, told) = blocked(&world.pass());
     assert!(told.ends_with("; 12 of the 12 have kubelet v1.36.2, which 14 of all nodes have"), "{told}");
     world.nodes.values_mut().for_each(|node| node.view.kubelet_version = Some("v1.36.2".to_owned()));
@@ -216,14 +216,14 @@ fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
     for (what, mark) in marks {
         let mut world = fleet(40);
         mark_out(&mut world, 8, mark);
-        infect(&mut world, 0..5, ClearedBy::Cont, hung);
+        inject(&mut world, 0..5, ClearedBy::Cont, hung);
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{what}: {:?}", acts(&plan));
         let (reason, told) = blocked(&plan);
         assert_eq!(reason, BlockReason::Storm);
         assert!(told.ends_with(&format!("; 5 of the 5 have {what}, which 8 of all nodes have")), "{told}");
         // Who has it not has nothing to do with it.
-        infect(&mut world, 20..21, ClearedBy::Cont, hung);
+        inject(&mut world, 20..21, ClearedBy::Cont, hung);
         assert_eq!(acts(&world.pass()).len(), 1, "{what}");
         world.tick(secs(5));
         world.run(secs(60));
@@ -244,7 +244,7 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
         mark_out(&mut world, marked, |view, is| {
             view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned());
         });
-        infect(&mut world, 0..sick, ClearedBy::Cont, hung);
+        inject(&mut world, 0..sick, ClearedBy::Cont, hung);
         acts(&world.pass()).len()
     };
     assert_eq!(few(4, 8, None), 4);
@@ -259,10 +259,10 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
 fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     let mut world = fleet(40);
     world.policies[0].rules.push(rule("ask", &[FaultType::NetworkPluginHung], &[asked(cont())]));
-    world.infect("n39", plugin(), None);
+    world.inject("n39", plugin(), None);
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
-    infect(&mut world, 0..12, ClearedBy::Cont, hung);
+    inject(&mut world, 0..12, ClearedBy::Cont, hung);
     pass(&mut world, secs(600));
     let begun = world.remediations.values().filter(|remediation| remediation.phase != Phase::AwaitingApproval);
     assert_eq!(begun.count(), 1, "{:?}", world.remediations);
@@ -279,11 +279,11 @@ fn what_joins_an_open_remediation_obeys_the_ramp() {
         world.remediations.values().filter(has).count()
     };
     for node in ["n00", "n01", "n02", "n03"] {
-        world.infect(node, plugin(), None);
+        world.inject(node, plugin(), None);
     }
     world.pass();
     assert_eq!(world.remediations.len(), 4);
-    infect(&mut world, 0..12, ClearedBy::Cont, hung);
+    inject(&mut world, 0..12, ClearedBy::Cont, hung);
     let plan = pass(&mut world, secs(600));
     assert_eq!((sick(&world), acts(&plan).len()), (1, 1), "{:?}", world.remediations);
     assert!(reasons(&plan).contains(&BlockReason::Storm));
@@ -301,15 +301,18 @@ fn what_outlasts_its_steps_is_no_cure() {
     let again = Step { max_attempts: 2, cooldown: secs(900), ..cont() };
     let again = rule("again", &[FaultType::NetworkPluginHung], &[again]);
     let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()]), again])], &["n1"]);
-    world.infect("n1", plugin(), None);
-    world.infect("n1", hung("log"), None);
-    let is_given_up = |world: &World| world.remediations.values().any(|one| one.given_up().next().is_some());
-    world.until(secs(900), "given up", is_given_up);
+    world.inject("n1", plugin(), None);
+    world.inject("n1", hung("log"), None);
+    let is_exhausted = |world: &World| world.remediations.values().any(|one| one.exhausted_faults().next().is_some());
+    world.until(secs(900), "given up", is_exhausted);
     world.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::HungContainer);
     world.wait(3, 5);
     let remediation = world.only_remediation();
     let fault = remediation.faults.iter().find(|fault| fault.kind == FaultType::HungContainer).unwrap();
-    assert!(remediation.is_open() && fault.outlasted_its_steps() && !fault.is_cured(), "{remediation:?}");
+    assert!(
+        remediation.is_open() && fault.resolved_after_exhaustion() && !fault.is_resolved_by_steps(),
+        "{remediation:?}"
+    );
 }
 
 proptest! {
@@ -326,7 +329,7 @@ proptest! {
             let mut one = fault(kinds[usize::from(*is_net)], "x");
             one.duration_seconds = *age;
             if world.node(&all[*node]).sick.iter().all(|sick| sick.fault.id != one.id) {
-                world.infect(&all[*node], one, ClearedBy::Cont);
+                world.inject(&all[*node], one, ClearedBy::Cont);
             }
         }
         let sick = |kind: FaultType, limit: u64| {

@@ -63,7 +63,7 @@ fn a_repeated_step_owes_its_cleanup_again() {
             Effect::WriteRemediation(written) => Some(&written.cleanup),
             _ => None,
         });
-        assert!(written.is_some_and(Cleanup::is_owed), "{:?}", plan.effects);
+        assert!(written.is_some_and(Cleanup::is_pending), "{:?}", plan.effects);
         assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Act { .. })), "{:?}", plan.effects);
     }
 }
@@ -202,7 +202,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
         if !is_known {
             world.remediations.clear();
         }
-        world.infect("n1", hung("other"), ClearedBy::Cont);
+        world.inject("n1", hung("other"), ClearedBy::Cont);
         world.run(secs(120));
         let did: Vec<&str> = world.did().into_iter().filter(|what| *what != "untaint").collect();
         assert_eq!(did, ["taint", "taint", "job ReleaseHungProcess(SIGCONT)"], "known: {is_known}");
@@ -261,7 +261,7 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
                 left -= 1;
                 assert!(left > 0, "{:#?}", world.remediations);
             }
-            world.infect("n1", hung("next"), ClearedBy::Kill);
+            world.inject("n1", hung("next"), ClearedBy::Kill);
             let mut phases = Vec::new();
             for _ in 0..60 {
                 world.pass();
@@ -295,9 +295,9 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
         let mut rules = [ours.clone(), theirs.clone()];
         (rules[0].steps[0], rules[1].steps[0]) = (first, second);
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), None);
+        world.inject("n1", hung("log"), None);
         world.pass();
-        world.infect("n1", plugin(), ClearedBy::Kill);
+        world.inject("n1", plugin(), ClearedBy::Kill);
         world.run(secs(1_500));
         let remediation = world.only_remediation();
         let taints: Vec<_> = remediation.steps.iter().filter(|step| step.action == ActionType::Taint).collect();
@@ -449,7 +449,7 @@ fn it_goes_where_a_cordon_stays() {
     assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
     let node = view(&world);
     assert!(node.unschedulable && node.taints.is_empty() && node.tainted_by.is_none(), "{node:?}");
-    assert!(!remediation.cleanup.owes(&Marker::Taint) && remediation.cleanup.owes_cordon());
+    assert!(!remediation.cleanup.has_pending(&Marker::Taint) && remediation.cleanup.has_pending_cordon());
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     assert!(tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
     assert_eq!((told.action.kind(), told.state), (ActionType::Notify, StepState::Succeeded));
     assert!(
-        !remediation.is_live() && !remediation.cleanup.owes(&Marker::Taint),
+        !remediation.is_live() && !remediation.cleanup.has_pending(&Marker::Taint),
         "a call that failed may have reached the API server"
     );
 }

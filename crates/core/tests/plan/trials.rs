@@ -61,7 +61,7 @@ fn the_column_remediation_says_what_stands_in_the_way() {
     for (number, (expected, is_sick, change)) in cases.into_iter().enumerate() {
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["n1"]);
         if is_sick {
-            world.infect("n1", hung("log"), None);
+            world.inject("n1", hung("log"), None);
         }
         change(&mut world);
         // A dry run records first what it would do.
@@ -105,7 +105,7 @@ fn an_enforcing_policy_that_is_suspended_still_stands_for_its_faults() {
 fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
     let mut world = tried(&[kill(true)], 10, |_| {});
     world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
-    world.infect("n1", Fault { severity: Severity::Low, ..plugin() }, None);
+    world.inject("n1", Fault { severity: Severity::Low, ..plugin() }, None);
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::LowerUrgency], "as if it enforced: {:?}", plan.blocked);
     assert_eq!(recorded(&world).len(), 1, "what it only tries: {:?}", recorded(&world));
@@ -123,7 +123,7 @@ fn of_two_dry_runs_on_a_node_the_second_waits_for_as_long_as_the_first_would_tak
     }
     world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
     world.policies[1].rules[0].faults = [FaultType::NetworkPluginHung].into();
-    world.infect("n1", plugin(), None);
+    world.inject("n1", plugin(), None);
     world.pass();
     assert_eq!(world.remediations.len(), 1, "{:?}", world.remediations);
     for _ in 0..3 {

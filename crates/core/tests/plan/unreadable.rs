@@ -15,7 +15,7 @@ fn two(is_open: bool) -> (World, Snapshot) {
     let mut world =
         World::new(&[policy("p", &[rule("r", &nrh_core::fault::FaultType::ALL, &[cont()])])], &["n1", "n2"]);
     for node in ["n1", "n2"] {
-        world.infect(node, hung("log"), ClearedBy::Cont);
+        world.inject(node, hung("log"), ClearedBy::Cont);
     }
     let mut snapshot = world.snapshot();
     let (node, policy) = (Some("n1".to_owned()), Some("p".to_owned()));

@@ -49,12 +49,12 @@ fn a_harsher_step_may_have_a_window_of_its_own() {
     let steps = [cont(), kill(true), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[ActionType::DeletePod])];
-    world.infect("n1", hung("log"), ClearedBy::Kill);
+    world.inject("n1", hung("log"), ClearedBy::Kill);
     world.run(secs(600));
     assert_eq!(world.did().len(), 2, "neither of the two is a DeletePod: {:?}", world.did());
 
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
-    world.infect("n1", hung("other"), ClearedBy::Cont);
+    world.inject("n1", hung("other"), ClearedBy::Cont);
     assert_eq!(acts(&world.plan()).len(), 1);
     world.tick(secs(3600));
     assert_eq!(reasons(&world.plan()), [BlockReason::OutsideWindow]);
@@ -66,8 +66,8 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
     let mut others = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
     others.windows = vec![tomorrow(WindowType::Allow)];
     let mut world = World::new(&[hung_only, others], &["n1"]);
-    world.infect("n1", crate::samples::plugin(), ClearedBy::Cont);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", crate::samples::plugin(), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::OutsideWindow]));
 }
@@ -76,7 +76,7 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
 fn people_are_told_at_any_time() {
     let resolves = rule("heals", &[FaultType::LeakedShim], &[clean_up()]);
     let mut world = World::new(&[policy("p", &[resolves, rule("tells", &FaultType::ALL, &[notify()])])], &["n1"]);
-    world.infect("n1", hung("log"), None);
+    world.inject("n1", hung("log"), None);
     world.policies[0].windows = vec![today(WindowType::Deny)];
     assert_eq!(acts(&world.pass()), [("n1".to_owned(), "notify".to_owned())]);
 }
@@ -88,7 +88,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     let steps = [cordon(), first, kill(true), delete_pod(), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
-    world.infect("n1", hung("log"), None);
+    world.inject("n1", hung("log"), None);
     world.tick(secs(3570));
     world.run(secs(1800));
     let did = world.did();
@@ -108,7 +108,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
     let steps = [cont(), kill(true), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
-    world.infect("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];

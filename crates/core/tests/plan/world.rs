@@ -71,7 +71,7 @@ impl World {
     pub fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> Self {
         let kinds = FaultType::ALL;
         let mut world = Self::new(&[policy("p", &[rule("r", &kinds, steps)])], &["n1"]);
-        world.infect("n1", fault, by);
+        world.inject("n1", fault, by);
         world
     }
 
@@ -79,9 +79,9 @@ impl World {
         self.nodes.get_mut(name).unwrap()
     }
 
-    pub fn infect(&mut self, node: &str, fault: Fault, by: impl Into<Option<ClearedBy>>) {
+    pub fn inject(&mut self, node: &str, fault: Fault, by: impl Into<Option<ClearedBy>>) {
         let node = self.node(node);
-        node.sick.push(sickness(fault, by));
+        node.sick.push(injected_fault(fault, by));
         node.send();
     }
 
@@ -206,7 +206,7 @@ impl World {
 }
 
 /// A fault that one thing ends.
-pub fn sickness(fault: Fault, by: impl Into<Option<ClearedBy>>) -> InjectedFault {
+pub fn injected_fault(fault: Fault, by: impl Into<Option<ClearedBy>>) -> InjectedFault {
     InjectedFault { fault, cleared_by: by.into().into_iter().collect() }
 }
 

@@ -109,7 +109,7 @@ impl Objects {
                 Some(object)
             }
             Err(bad) => {
-                K::store_unread(&bad, key, &mut self.read);
+                K::store_unreadable(&bad, key, &mut self.read);
                 self.refuse(kind, name.as_deref(), &bad.why);
                 None
             }

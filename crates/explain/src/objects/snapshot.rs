@@ -57,10 +57,10 @@ impl Objects {
             unusable.push(format!("status.flapping of NodeRuntimeHealth {node} is not used: {why}"));
         }
         snapshot.flaps = flaps.views(begin, snapshot.now);
-        snapshot.noticed = conditions.noticed(begin, snapshot.now);
-        for (node, noticed) in &mut snapshot.noticed {
+        snapshot.matched_conditions = conditions.matched_conditions(begin, snapshot.now);
+        for (node, matched_conditions) in &mut snapshot.matched_conditions {
             let told = self.status(node).map(|status| status.cluster_faults.as_slice()).unwrap_or_default();
-            for one in noticed {
+            for one in matched_conditions {
                 let id = one.id(node);
                 let Some(known) = told.iter().find(|fault| fault.id == id) else { continue };
                 one.first_seen = known.first_seen;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::reader::Reader;
-use super::target::Held;
+use super::target::PinnedProcess;
 use super::verdict::Refusal;
 use crate::collect;
 use crate::collect::kubelet::{Finder, Found, none_answers};
@@ -130,7 +130,7 @@ impl Checker {
         &self,
         role: Role,
         target: &Target,
-        held: &Arc<Held>,
+        held: &Arc<PinnedProcess>,
         signal: Option<Signal>,
     ) -> Result<(), Refusal> {
         match role {
@@ -143,16 +143,17 @@ impl Checker {
         }
     }
 
-    pub(super) async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<Held>, Refusal> {
+    pub(super) async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<PinnedProcess>, Refusal> {
         let (prover, process, target) = (self.prover.clone(), process.clone(), target.clone());
-        let held = self.reader.run(self.bounds.processes, move || Held::open(&prover, &process, &target)).await??;
+        let held =
+            self.reader.run(self.bounds.processes, move || PinnedProcess::open(&prover, &process, &target)).await??;
         Ok(Arc::new(held))
     }
 
     /// The last check before the claim: the held process is still the process that was proven.
     pub(super) async fn prove_again(
         &self,
-        held: &Arc<Held>,
+        held: &Arc<PinnedProcess>,
         process: &ProcessRef,
         target: &Target,
     ) -> Result<(), Refusal> {
@@ -164,7 +165,7 @@ impl Checker {
     async fn container_still_hung(
         &self,
         target: &Target,
-        held: &Arc<Held>,
+        held: &Arc<PinnedProcess>,
         signal: Option<Signal>,
     ) -> Result<(), Refusal> {
         let stopped = self.state(held).await? == Some('T');
@@ -197,7 +198,7 @@ impl Checker {
 
     /// Checks that the plugin process is as old as a hung one, and still holds the lock that others wait for, if the
     /// command names a lock.
-    async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
+    async fn plugin_still_hung(&self, target: &Target, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
         self.as_old_as(held, self.thresholds.bound(&network_plugin_hung::AGE)).await?;
         let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
         let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
@@ -283,7 +284,7 @@ impl Checker {
     }
 
     /// Checks that the process is at least this old.
-    pub(super) async fn as_old_as(&self, held: &Arc<Held>, bound: Duration) -> Result<(), Refusal> {
+    pub(super) async fn as_old_as(&self, held: &Arc<PinnedProcess>, bound: Duration) -> Result<(), Refusal> {
         let age = self.age(held).await?;
         if age >= bound {
             return Ok(());
@@ -292,13 +293,13 @@ impl Checker {
         Err(recovered(format!("process {pid} is {age}s old, hung ones are {bound}s and more")))
     }
 
-    async fn age(&self, held: &Arc<Held>) -> Result<Duration, Refusal> {
+    async fn age(&self, held: &Arc<PinnedProcess>) -> Result<Duration, Refusal> {
         let (prover, process, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
         let age = self.reader.run(self.bounds.processes, move || process.age(&prover)).await?;
         age.map_err(|error| Refusal::cannot_check(format!("cannot read the age of process {pid}: {error}")))
     }
 
-    async fn state(&self, held: &Arc<Held>) -> Result<Option<char>, Refusal> {
+    async fn state(&self, held: &Arc<PinnedProcess>) -> Result<Option<char>, Refusal> {
         let read = Arc::clone(held);
         let state = self.reader.run(self.bounds.processes, move || read.state()).await?;
         let pid = held.process.pid;

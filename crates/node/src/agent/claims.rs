@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use serde::{Deserialize, Serialize};
 
-use crate::misread::Misread;
+use crate::parse_error::ParseError;
 use nrh_core::command::{ActionCommand, Outcome};
 
 /// Claims older than this are swept. A command can be started for at most one hour plus one hour of clock slack, so no
@@ -280,5 +280,5 @@ fn sync_folder(file: &Path) -> io::Result<()> {
 }
 
 fn unreadable(path: &Path, error: &serde_json::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {}", path.display(), Misread::from(error)))
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {}", path.display(), ParseError::from(error)))
 }

@@ -21,7 +21,7 @@ use nrh_core::faults::runtime_client_hung::ENDING;
 
 /// A proven process that cannot be confused with another one.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct PinnedProcess {
     pidfd: OwnedFd,
     handle: Handle,
     /// The state of the process when it was proven.
@@ -29,7 +29,7 @@ pub(super) struct Held {
     pub(super) proof: Proof,
 }
 
-impl Held {
+impl PinnedProcess {
     /// Opens the process, then proves it: the pid, start time, role and object of the command.
     pub(super) fn open(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Result<Self, Refusal> {
         let pid = Pid::from_raw(wanted.pid).ok_or_else(|| changed(wanted, "it is no process id"))?;
@@ -185,7 +185,7 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
             if target.container_id.as_ref().or(target.sandbox_id.as_ref()) == Some(id) {
                 return Ok(());
             }
-            let ordered = target.container_id.as_deref().unwrap_or_else(|| ordered_id(target));
+            let ordered = target.container_id.as_deref().unwrap_or_else(|| commanded_id(target));
             Err(changed(wanted, &format!("it serves {id} for Docker, the command names {ordered}")))
         }
         Proof::Shim { namespace, .. } if namespace != KUBELET_NAMESPACE => {
@@ -194,7 +194,7 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
         Proof::Shim { id, .. } | Proof::Monitor { id, .. }
             if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) =>
         {
-            Err(changed(wanted, &format!("it serves {id}, the command names {}", ordered_id(target))))
+            Err(changed(wanted, &format!("it serves {id}, the command names {}", commanded_id(target))))
         }
         Proof::RuntimeClient { verb, .. } if !ENDING.contains(&verb.as_str()) => {
             Err(changed(wanted, &format!("it is at `{verb}`, which is not to be cut off")))
@@ -205,13 +205,13 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
             Err(changed(wanted, &format!("it works on container {found}, the command names {ordered}")))
         }
         Proof::Init { sandbox_id } if target.sandbox_id.as_ref() != Some(sandbox_id) => {
-            Err(changed(wanted, &format!("it is of sandbox {sandbox_id}, the command names {}", ordered_id(target))))
+            Err(changed(wanted, &format!("it is of sandbox {sandbox_id}, the command names {}", commanded_id(target))))
         }
         Proof::NetworkPlugin { command: None, .. } => {
             Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))
         }
         Proof::NetworkPlugin { sandbox_id: Some(id), .. } if target.sandbox_id.as_ref().is_some_and(|t| t != id) => {
-            Err(changed(wanted, &format!("it was called for {id}, the command names {}", ordered_id(target))))
+            Err(changed(wanted, &format!("it was called for {id}, the command names {}", commanded_id(target))))
         }
         _ => Ok(()),
     }
@@ -242,7 +242,7 @@ fn names_object(proof: &Proof, target: &Target) -> bool {
     }
 }
 
-fn ordered_id(target: &Target) -> &str {
+fn commanded_id(target: &Target) -> &str {
     target.sandbox_id.as_deref().or(target.container_id.as_deref()).unwrap_or("none")
 }
 

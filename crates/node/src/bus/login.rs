@@ -93,7 +93,7 @@ pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, Log
     let mut bus = open(socket, limit).await?;
     let delays = allowed(&mut bus, limit).await?;
     let fields = [(1, PATH), (6, LOGIN), (2, MANAGER), (3, "Reboot")];
-    let told = match within(limit, bus.tell_at(&fields, false)).await {
+    let told = match within(limit, bus.call_bool(&fields, false)).await {
         Err(_) => return Err(LoginError::NotSeen(LoginError::Silent(limit).to_string())),
         Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
         Ok(Ok(message)) => message,

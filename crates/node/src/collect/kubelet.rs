@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::deadline::within;
-use crate::proc::place::Place;
+use crate::proc::place::ProcessNamespaces;
 use crate::proc::table::Bounds;
 use crate::proc::{self, Handle, RawProcess, Table};
 use nrh_core::observation::KubeletSettings;
@@ -157,7 +157,7 @@ impl Finder {
     /// node's process ids may be.
     fn prove(&self, process: &RawProcess) -> io::Result<Proven> {
         let Some(kind) = kind(&process.command).filter(|_| !process.is_dead()) else { return Ok(Proven::Other) };
-        let (place, handle) = (Place::of_first(&self.root), Handle::open(&self.root, process.pid)?);
+        let (place, handle) = (ProcessNamespaces::of_first(&self.root), Handle::open(&self.root, process.pid)?);
         if handle.stat()?.start_ticks != process.start_ticks {
             return Ok(Proven::Other);
         }

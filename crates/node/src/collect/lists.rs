@@ -21,7 +21,7 @@ use crate::deadline::Deadline;
 use crate::docker::Docker;
 use crate::runtime::Client;
 use nrh_core::observation::{
-    ContainerSeen, ContainerState, ListRound, OrphanRecheck, RemovalSaid, RemovalSeen, SandboxSeen,
+    ContainerSeen, ContainerState, ListRound, OrphanCheck, RemovalSeen, RemovalState, SandboxSeen,
 };
 
 /// Maximum number of containers asked for directly in one round.
@@ -56,8 +56,8 @@ pub enum ListCall {
 #[derive(Debug, Default)]
 pub struct Lists {
     round: u64,
-    rechecks: Direct<OrphanRecheck>,
-    removals: Direct<Option<RemovalSaid>>,
+    orphan_checks: Direct<OrphanCheck>,
+    removals: Direct<Option<RemovalState>>,
     sandboxes: Direct<Option<bool>>,
     /// Sandboxes that did not exist when asked for last.
     ghosts: BTreeSet<String>,
@@ -101,7 +101,7 @@ impl Lists {
         let odd: Vec<&ContainerSeen> =
             containers.iter().filter(|seen| seen.pod.is_some() && !known.contains(seen.sandbox_id.as_str())).collect();
         self.round = self.round.saturating_add(1);
-        let rechecks = if odd.is_empty() {
+        let orphan_checks = if odd.is_empty() {
             BTreeMap::new()
         } else {
             at(ListCall::Rechecks);
@@ -131,7 +131,7 @@ impl Lists {
             containers_before,
             sandboxes_again,
             answer_bytes,
-            rechecks,
+            orphan_checks,
             unfinished,
             asked_sandboxes,
             removals,
@@ -152,7 +152,7 @@ impl Lists {
         self.unfinished.iter().map(|(id, since)| (id.clone(), now.saturating_duration_since(*since))).collect()
     }
 
-    async fn recheck(&mut self, status: &Client, odd: Vec<&ContainerSeen>) -> BTreeMap<String, OrphanRecheck> {
+    async fn recheck(&mut self, status: &Client, odd: Vec<&ContainerSeen>) -> BTreeMap<String, OrphanCheck> {
         // Running ones first: only they do harm by themselves.
         let wanted: Vec<(bool, &str)> =
             odd.iter().map(|seen| (seen.state != ContainerState::Running, seen.id.as_str())).collect();
@@ -162,8 +162,8 @@ impl Lists {
             let sandbox = sandboxes.get(id).copied().unwrap_or_default();
             recheck(status.clone(), id.to_owned(), sandbox.to_owned())
         };
-        let answers = self.rechecks.ask(wanted, MAX_RECHECKS, self.round, call).await;
-        answers.into_iter().map(|(id, said)| (id, said.unwrap_or(OrphanRecheck::NoAnswer))).collect()
+        let answers = self.orphan_checks.ask(wanted, MAX_RECHECKS, self.round, call).await;
+        answers.into_iter().map(|(id, said)| (id, said.unwrap_or(OrphanCheck::NoAnswer))).collect()
     }
 
     /// What Docker is removing; `None` where Docker does not say. This is no part of the round's own evidence, so its error is
@@ -201,8 +201,8 @@ impl Lists {
     }
 
     /// How many direct questions are still out.
-    pub fn outstanding(&self) -> usize {
-        self.rechecks.outstanding() + self.removals.outstanding() + self.sandboxes.outstanding()
+    pub fn call_counts(&self) -> usize {
+        self.orphan_checks.call_counts() + self.removals.call_counts() + self.sandboxes.call_counts()
     }
 }
 
@@ -268,16 +268,16 @@ impl<T: Send + 'static> Direct<T> {
     }
 
     /// How many are still out.
-    fn outstanding(&self) -> usize {
+    fn call_counts(&self) -> usize {
         self.out.values().filter(|call| !call.is_finished()).count()
     }
 }
 
 /// Asks Docker for one container that it is removing.
-async fn how_it_stands(docker: Docker, id: String) -> Option<RemovalSaid> {
+async fn how_it_stands(docker: Docker, id: String) -> Option<RemovalState> {
     match docker.inspect(&id, RECHECK_BOUND).await {
         Ok(said) => Some(said.removal()),
-        Err(CriError::NotFound) => Some(RemovalSaid::Gone),
+        Err(CriError::NotFound) => Some(RemovalState::Gone),
         Err(_) => None,
     }
 }
@@ -292,18 +292,18 @@ async fn is_there(status: Client, id: String) -> Option<bool> {
 }
 
 /// Asks for one container and then for its sandbox. Only "no such object" is evidence; silence is not.
-async fn recheck(status: Client, container: String, sandbox: String) -> OrphanRecheck {
+async fn recheck(status: Client, container: String, sandbox: String) -> OrphanCheck {
     if sandbox.is_empty() {
-        return OrphanRecheck::NoAnswer;
+        return OrphanCheck::NoAnswer;
     }
     match status.has_container(&container, RECHECK_BOUND).await {
-        Err(CriError::NotFound) => return OrphanRecheck::Refuted,
-        Err(_) => return OrphanRecheck::NoAnswer,
+        Err(CriError::NotFound) => return OrphanCheck::Refuted,
+        Err(_) => return OrphanCheck::NoAnswer,
         Ok(()) => {}
     }
     match status.has_sandbox(&sandbox, RECHECK_BOUND).await {
-        Ok(()) => OrphanRecheck::Refuted,
-        Err(CriError::NotFound) => OrphanRecheck::Confirmed,
-        Err(_) => OrphanRecheck::NoAnswer,
+        Ok(()) => OrphanCheck::Refuted,
+        Err(CriError::NotFound) => OrphanCheck::Confirmed,
+        Err(_) => OrphanCheck::NoAnswer,
     }
 }

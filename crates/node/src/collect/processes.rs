@@ -8,11 +8,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::proc::place::Place;
+use crate::proc::place::ProcessNamespaces;
 use crate::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::table::Bounds;
 use crate::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Table, Waits};
-use nrh_core::observation::{LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
+use nrh_core::observation::{
+    LeftOut, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, UnprovenProcess, is_unresponsive_state,
+};
 use nrh_core::text::bounded;
 
 mod inits;
@@ -49,7 +51,7 @@ impl Proven {
 enum Tried {
     Proven(Proof),
     No,
-    Unproven,
+    UnprovenProcess,
 }
 
 /// The state of the process collector.
@@ -101,21 +103,22 @@ impl Processes {
         let uptime = proc::uptime(&self.root)?;
         let known = self.proven.keys().map(|(pid, _)| *pid);
         let Table { processes: table, left_out, lack } = Table::read(&self.root, known, self.bounds)?;
-        let node = Place::of_first(&self.root);
+        let node = ProcessNamespaces::of_first(&self.root);
         let mut still = BTreeMap::new();
         let (mut processes, mut unproven) = (Vec::new(), Vec::new());
         for process in &table {
             let proof = match self.prove(&node, &table, process)? {
                 Tried::Proven(proof) => proof,
                 Tried::No => continue,
-                Tried::Unproven => {
+                Tried::UnprovenProcess => {
                     let waited = self.waited(process, uptime);
-                    unproven.push(Unproven { waited, ..candidate(&table, process, uptime) });
+                    unproven.push(UnprovenProcess { waited, ..candidate(&table, process, uptime) });
                     continue;
                 }
             };
             if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
-                let is_followed = matches!(seen.part, Part::RuntimeClient { .. } | Part::NetworkPlugin { .. });
+                let is_followed =
+                    matches!(seen.role, ProcessRole::RuntimeClient { .. } | ProcessRole::NetworkPlugin { .. });
                 let still = is_followed && lack.is_none();
                 let still = still.then(|| self.still(&table, process, uptime));
                 processes.push(ProcessSeen { waited: self.waited(process, uptime), still, ..seen });
@@ -143,17 +146,17 @@ impl Processes {
 
     /// Keeps as many as there is room for: daemons, then unresponsive processes, then the oldest. Returns a text on what it has
     /// left out.
-    fn keep_most(&self, processes: &mut Vec<ProcessSeen>, unproven: &mut Vec<Unproven>) -> Option<String> {
+    fn keep_most(&self, processes: &mut Vec<ProcessSeen>, unproven: &mut Vec<UnprovenProcess>) -> Option<String> {
         let most = self.most;
         let beyond = processes.len().saturating_sub(most) + unproven.len().saturating_sub(most);
         if beyond == 0 {
             return None;
         }
         processes.sort_by_key(|seen| {
-            let is_daemon = matches!(seen.part, Part::Runtime | Part::Kubelet);
-            (!is_daemon, !answers_nobody(seen.state), seen.start_ticks, seen.pid)
+            let is_daemon = matches!(seen.role, ProcessRole::Runtime | ProcessRole::Kubelet);
+            (!is_daemon, !is_unresponsive_state(seen.state), seen.start_ticks, seen.pid)
         });
-        unproven.sort_by_key(|one| (!answers_nobody(one.state), one.start_ticks, one.pid));
+        unproven.sort_by_key(|one| (!is_unresponsive_state(one.state), one.start_ticks, one.pid));
         processes.truncate(most);
         unproven.truncate(most);
         Some(format!("{beyond} processes of the runtime are not kept beyond {most}"))
@@ -176,7 +179,7 @@ impl Processes {
     }
 
     /// The role of this process, from memory or proven anew.
-    fn prove(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
+    fn prove(&mut self, node: &ProcessNamespaces, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
         let is_foreign = self.is_foreign(node, table, process);
         let known = self.proven.get(&(process.pid, process.start_ticks)).filter(|known| known.holds_for(process));
         if let Some(known) = known
@@ -192,13 +195,13 @@ impl Processes {
                 format!("cannot check process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
             )),
             Err(error) if proc::is_gone(&error) => Ok(Tried::No),
-            Err(_) => Ok(known.map_or(Tried::Unproven, |known| Tried::Proven(known.proof.clone()))),
+            Err(_) => Ok(known.map_or(Tried::UnprovenProcess, |known| Tried::Proven(known.proof.clone()))),
         }
     }
 
     /// Whether a process that may be an OCI runtime, by its parents alone, belongs to a container. This is remembered: there
     /// are many of them, and none of them becomes one of the node's.
-    fn is_foreign(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<bool> {
+    fn is_foreign(&mut self, node: &ProcessNamespaces, table: &[RawProcess], process: &RawProcess) -> io::Result<bool> {
         let id = (process.pid, process.start_ticks);
         if let Some((command, parent)) = self.foreign.get(&id)
             && **command == *process.command
@@ -221,10 +224,11 @@ impl Processes {
     }
 
     fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
-        let part = part(process, proof, namespace)?;
+        let role = role(process, proof, namespace)?;
         // The wait channel of a healthy shim or monitor gives no information. That of all others does, and of those that are
         // stopped or in state D.
-        let wants_wchan = !matches!(part, Part::Shim { .. } | Part::Monitor { .. }) || answers_nobody(process.state);
+        let wants_wchan = !matches!(role, ProcessRole::Shim { .. } | ProcessRole::Monitor { .. })
+            || is_unresponsive_state(process.state);
         let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
         Some(ProcessSeen {
             pid: process.pid,
@@ -236,14 +240,14 @@ impl Processes {
             wchan,
             waited: None,
             still: None,
-            part,
+            role,
         })
     }
 
     /// Names the locks that plugins hold while others wait, and the plugins that wait. Returns the reason why it may not know
     /// all of them: any process on the node can make the lock table too long, and that must not hide the plugins themselves.
     fn lock_facts(&self, processes: &mut [ProcessSeen]) -> Option<String> {
-        let is_old = |seen: &ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. }) && seen.age >= YOUNG;
+        let is_old = |seen: &ProcessSeen| matches!(seen.role, ProcessRole::NetworkPlugin { .. }) && seen.age >= YOUNG;
         let mut old: Vec<(Vec<LockedFile>, &mut ProcessSeen)> =
             processes.iter_mut().filter(|seen| is_old(seen)).map(|seen| (self.locked_files(seen), seen)).collect();
         if old.is_empty() {
@@ -270,7 +274,7 @@ impl Processes {
             let queued = locks.iter().any(|lock| lock.waiters.contains(&seen.pid));
             // A plugin that may wait itself is not counted as the one that the others wait for.
             let may_wait = lack.is_some() && seen.wchan.is_none() && seen.state != 'R';
-            if let Part::NetworkPlugin { holds, waits, waiters, .. } = &mut seen.part {
+            if let ProcessRole::NetworkPlugin { holds, waits, waiters, .. } = &mut seen.role {
                 *waits = in_lock || queued || may_wait;
                 *waiters = u32::try_from(held.waiters.len()).unwrap_or(u32::MAX);
                 *holds = held.paths;
@@ -294,14 +298,14 @@ impl Processes {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct ContendedLocks {
     paths: Vec<String>,
     waiters: BTreeSet<i32>,
 }
 
 /// Of the files that a process has locked, those that other processes wait for.
-fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
-    let mut held = Held::default();
+fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> ContendedLocks {
+    let mut held = ContendedLocks::default();
     for file in files {
         let waiting: BTreeSet<i32> = locks
             .iter()
@@ -321,36 +325,36 @@ fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
 }
 
 /// A process that could not be proven, with the reason why it is a candidate.
-fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Unproven {
-    let may_be = if role::is_shim_name(&process.command) {
-        MayBe::Shim
+fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> UnprovenProcess {
+    let possible_role = if role::is_shim_name(&process.command) {
+        PossibleRole::Shim
     } else if role::is_client_name(&process.command) {
-        MayBe::RuntimeClient
+        PossibleRole::RuntimeClient
     } else if role::is_named_part(&process.command) {
-        MayBe::Other
+        PossibleRole::Other
     } else if !role::is_below_plugin_caller(table, process) {
-        MayBe::RuntimeClient
+        PossibleRole::RuntimeClient
     } else {
-        MayBe::NetworkPlugin
+        PossibleRole::NetworkPlugin
     };
-    Unproven {
+    UnprovenProcess {
         pid: process.pid,
         start_ticks: process.start_ticks,
         age: proc::age(process.start_ticks, uptime),
         state: process.state,
         waited: None,
         command: bounded(&process.command, 64),
-        may_be,
+        possible_role,
     }
 }
 
-fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
+fn role(process: &RawProcess, proof: &Proof, ours: &str) -> Option<ProcessRole> {
     Some(match proof {
         Proof::Shim { id, namespace } if namespace == ours => {
-            Part::Shim { id: bounded(id, 128), living_children: process.living_children }
+            ProcessRole::Shim { id: bounded(id, 128), living_children: process.living_children }
         }
         Proof::Shim { .. } | Proof::Init { .. } => return None,
-        Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, .. } => Part::NetworkPlugin {
+        Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, .. } => ProcessRole::NetworkPlugin {
             plugin: bounded(plugin, 64),
             sandbox_id: sandbox_id.as_deref().map(|id| bounded(id, 128)),
             pod_uid: pod_uid.as_deref().map(|uid| bounded(uid, 64)),
@@ -358,15 +362,15 @@ fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
             waits: false,
             waiters: 0,
         },
-        Proof::RuntimeClient { verb, container_id } => Part::RuntimeClient {
+        Proof::RuntimeClient { verb, container_id } => ProcessRole::RuntimeClient {
             verb: bounded(verb, 16),
             container_id: container_id.as_deref().map(|id| bounded(id, 128)),
         },
         Proof::Monitor { id, pod } => {
-            Part::Monitor { id: id.clone(), pod: pod.clone(), living_children: process.living_children }
+            ProcessRole::Monitor { id: id.clone(), pod: pod.clone(), living_children: process.living_children }
         }
-        Proof::Runtime { .. } => Part::Runtime,
-        Proof::Kubelet => Part::Kubelet,
+        Proof::Runtime { .. } => ProcessRole::Runtime,
+        Proof::Kubelet => ProcessRole::Kubelet,
     })
 }
 

@@ -34,7 +34,7 @@ enum Way {
 }
 
 fn way(paths: &HostPaths) -> Result<Way, Failure> {
-    socket(paths).map(|found| found.map_or(Way::Nobody, Way::Bus)).map_err(Failure::Blind)
+    socket(paths).map(|found| found.map_or(Way::Nobody, Way::Bus)).map_err(Failure::Unavailable)
 }
 
 struct BusChecker {
@@ -55,7 +55,7 @@ impl Checker for BusChecker {
             Ok(seen) => Ok(seen),
             // The socket existed a moment ago.
             Err(error @ (BusError::Missing(_) | BusError::Odd(_))) => Err(Failure::Failed(error.to_string())),
-            Err(error @ BusError::Forbidden(_)) => Err(Failure::Blind(error.to_string())),
+            Err(error @ BusError::Forbidden(_)) => Err(Failure::Unavailable(error.to_string())),
         }
     }
 }

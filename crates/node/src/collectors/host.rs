@@ -14,7 +14,7 @@ use super::{Shared, lock};
 use crate::collect::HostPaths;
 use crate::collect::disks::Disks;
 use crate::collect::host::{Daemon, Host, Who};
-use nrh_core::observation::{DisksSeen, HostSeen, Owner, Part};
+use nrh_core::observation::{DisksSeen, HostSeen, Owner, ProcessRole};
 use nrh_core::text::bounded;
 
 /// Where the kernel shows its devices.
@@ -26,11 +26,11 @@ const FIRST_STEP: Duration = Duration::from_millis(100);
 pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     let for_worker = Arc::clone(&shared);
     let make = move || -> Box<dyn FnMut() -> Result<HostSeen, Failure> + Send> {
-        let (mut eye, shared) = (Host::new(&paths.proc), Arc::clone(&for_worker));
+        let (mut scanner, shared) = (Host::new(&paths.proc), Arc::clone(&for_worker));
         Box::new(move || {
             let failed = |error: std::io::Error| Failure::Failed(bounded(&error.to_string(), 300));
             let listed = lock(&shared.lists).value().map(|round| round.ids().map(str::to_owned).collect());
-            eye.check(&Who { listed, ..who(&shared) }).map_err(failed)
+            scanner.check(&Who { listed, ..who(&shared) }).map_err(failed)
         })
     };
     let worker = Worker::new("nrh-host", Box::new(make));
@@ -40,8 +40,8 @@ pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
 pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     let for_worker = Arc::clone(&shared);
     let make = move || -> Box<dyn FnMut() -> Result<DisksSeen, Failure> + Send> {
-        let (mut eye, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
-        Box::new(move || Ok(eye.check(&who(&shared))))
+        let (mut scanner, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
+        Box::new(move || Ok(scanner.check(&who(&shared))))
     };
     let worker = Worker::new("nrh-disks", Box::new(make));
     drive(&shared, DisksChecker { shared: Arc::clone(&shared), worker }, pace).await;
@@ -63,7 +63,7 @@ fn who(shared: &Shared) -> Who {
         unseen("the process table is not known");
         return who;
     };
-    let runtimes = table.processes.iter().filter(|process| process.part == Part::Runtime);
+    let runtimes = table.processes.iter().filter(|process| process.role == ProcessRole::Runtime);
     let before = who.daemons.len();
     who.daemons.extend(runtimes.map(|process| Daemon {
         owner: Owner::Runtime(process.command.clone()),

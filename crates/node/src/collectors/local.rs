@@ -14,29 +14,29 @@ use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{CollectorSettings, Shared, lock};
 use crate::collect::HostPaths;
-use crate::collect::kubelet::server::Served;
+use crate::collect::kubelet::server::RunningServer;
 use crate::collect::kubelet::{Finder, Found, health, none_answers};
 use crate::collect::processes::Processes;
 use crate::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 use crate::proc::processor_time;
 use nrh_core::faults::{kubelet, runtime_client_hung};
 use nrh_core::observation::{
-    KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind, answers_nobody,
+    KubeletSeen, KubeletSettings, ProcessRole, ProcessSeen, ProcessTable, RuntimeKind, is_unresponsive_state,
 };
 use nrh_core::text::bounded;
 
 pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
     // The memory of proofs and the number of the round outlive a thread.
-    let eye = Arc::new(Mutex::new(Processes::new(&host.proc)));
+    let scanner = Arc::new(Mutex::new(Processes::new(&host.proc)));
     let for_worker = Arc::clone(&shared);
     let make = move || -> Box<dyn FnMut() -> Result<(ProcessTable, Duration), Failure> + Send> {
-        let (eye, shared) = (Arc::clone(&eye), Arc::clone(&for_worker));
+        let (scanner, shared) = (Arc::clone(&scanner), Arc::clone(&for_worker));
         let root = host.proc.clone();
         Box::new(move || {
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let began = processor_time();
-            let table = match eye.try_lock() {
-                Ok(mut eye) => eye.check(with_docker),
+            let table = match scanner.try_lock() {
+                Ok(mut scanner) => scanner.check(with_docker),
                 // The previous thread hangs inside its reading: start without its memory.
                 Err(_) => Processes::new(&root).check(with_docker),
             };
@@ -65,7 +65,7 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
 
 fn failure(error: &io::Error) -> Failure {
     let text = bounded(&error.to_string(), 300);
-    if error.kind() == io::ErrorKind::PermissionDenied { Failure::Blind(text) } else { Failure::Failed(text) }
+    if error.kind() == io::ErrorKind::PermissionDenied { Failure::Unavailable(text) } else { Failure::Failed(text) }
 }
 
 struct ProcessChecker {
@@ -78,9 +78,9 @@ struct ProcessChecker {
 
 /// Only the next check shows whether a process makes progress, and most processes end before that.
 fn is_to_be_followed(process: &ProcessSeen) -> bool {
-    let is_one = match &process.part {
-        Part::RuntimeClient { verb, .. } => runtime_client_hung::ENDING.contains(&verb.as_str()),
-        Part::NetworkPlugin { .. } => true,
+    let is_one = match &process.role {
+        ProcessRole::RuntimeClient { verb, .. } => runtime_client_hung::ENDING.contains(&verb.as_str()),
+        ProcessRole::NetworkPlugin { .. } => true,
         _ => false,
     };
     is_one && (Duration::from_secs(5)..runtime_client_hung::AGE.shipped).contains(&process.age)
@@ -94,10 +94,10 @@ impl Checker for ProcessChecker {
         &shared.processes
     }
 
-    fn stands_out(seen: &ProcessTable) -> bool {
-        let is_odd = |process: &ProcessSeen| match process.part {
-            Part::NetworkPlugin { .. } | Part::RuntimeClient { .. } => true,
-            _ => answers_nobody(process.state),
+    fn is_suspicious(seen: &ProcessTable) -> bool {
+        let is_odd = |process: &ProcessSeen| match process.role {
+            ProcessRole::NetworkPlugin { .. } | ProcessRole::RuntimeClient { .. } => true,
+            _ => is_unresponsive_state(process.state),
         };
         // The first process of a container chooses its own name, so it does not stand out. A client of the runtime waits for a
         // real one, and that client does.
@@ -105,7 +105,7 @@ impl Checker for ProcessChecker {
     }
 
     fn stored(shared: &Shared) {
-        shared.aim_tasks();
+        shared.update_task_targets();
     }
 
     fn wanted(shared: &Shared) -> Option<&Notify> {
@@ -170,7 +170,7 @@ impl Checker for KubeletChecker {
         &shared.kubelet
     }
 
-    fn stands_out(seen: &KubeletSeen) -> bool {
+    fn is_suspicious(seen: &KubeletSeen) -> bool {
         // A kubelet that dies at its start may answer for a moment each time.
         let is_young = |(_, _, age): (i32, u64, Duration)| age < kubelet::START_AGE.shipped * 2;
         seen.process.is_none_or(is_young) || seen.healthz != Some(true)
@@ -206,7 +206,7 @@ impl Checker for KubeletChecker {
 }
 
 /// Whether this kubelet may be asked at its own port. One that does not answer, or has just started, has enough load already.
-fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
+fn served(found: &Found, seen: &KubeletSeen) -> Result<RunningServer, String> {
     let settings = found.settings.as_ref().map_err(Clone::clone)?;
     if seen.healthz == Some(false) || found.age < kubelet::START_AGE.shipped {
         return Err("no kubelet has completed its start".to_owned());
@@ -215,7 +215,7 @@ fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
         return Err("the kubelet is in another network namespace: its port cannot be asked".to_owned());
     }
     let server = settings.server.clone().ok_or("where a kubelet of this kind has its port is not known")?;
-    Ok(Served { pid: found.pid, start_ticks: found.start_ticks, server })
+    Ok(RunningServer { pid: found.pid, start_ticks: found.start_ticks, server })
 }
 
 impl KubeletChecker {

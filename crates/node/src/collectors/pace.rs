@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Failure, Slot};
-use super::{Shared, Tempo, lock};
+use super::{CheckMode, Shared, lock};
 use nrh_core::faults::hung_container;
 use nrh_core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, TASK_ROUND, Thresholds};
 
@@ -124,9 +124,9 @@ fn affordable(rest: Duration, cost: Duration) -> Duration {
 }
 
 /// The wait after this many dropped calls in a row.
-pub(super) fn back_off(given_up: u32) -> Option<Duration> {
+pub(super) fn back_off(abandoned: u32) -> Option<Duration> {
     let last = BACK_OFF.last().copied();
-    let at = usize::try_from(given_up.checked_sub(1)?).unwrap_or(usize::MAX);
+    let at = usize::try_from(abandoned.checked_sub(1)?).unwrap_or(usize::MAX);
     BACK_OFF.get(at).copied().or(last)
 }
 
@@ -150,7 +150,7 @@ pub(super) trait Checker {
     }
     /// Whether the value contains something that may be the first sign of a fault. All other values of a collector at rest wait
     /// for the next evaluation: to evaluate 250 pods costs more than to read them.
-    fn stands_out(_seen: &Self::Value) -> bool {
+    fn is_suspicious(_seen: &Self::Value) -> bool {
         false
     }
     /// What asks for the next check before its time.
@@ -165,7 +165,7 @@ pub(super) trait Checker {
 pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pace) {
     let slot = L::slot(shared);
     let mut tempo = shared.tempo.subscribe();
-    let (mut given_up, mut served) = (0_u32, None);
+    let (mut abandoned, mut served) = (0_u32, None);
     loop {
         let began = Instant::now();
         // A request from here on is served by the next check, not by this one.
@@ -173,14 +173,14 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
         let asked = tempo.borrow().asked;
         lock(slot).sent(began);
         let result = watched(shared, &mut checker, pace.bound).await;
-        given_up = if matches!(result, Err(Failure::Exhausted(_))) {
-            shared.gave_up(L::NAME);
-            given_up.saturating_add(1)
+        abandoned = if matches!(result, Err(Failure::Exhausted(_))) {
+            shared.call_abandoned(L::NAME);
+            abandoned.saturating_add(1)
         } else {
             0
         };
         let is_awaited = served.replace(asked) != Some(asked) || tempo.borrow().urgent;
-        let is_new = lock(slot).value().is_none() || result.as_ref().map_or(true, L::stands_out);
+        let is_new = lock(slot).value().is_none() || result.as_ref().map_or(true, L::is_suspicious);
         let ended = Instant::now();
         lock(slot).ended(result, ended, ended.saturating_duration_since(began));
         L::stored(shared);
@@ -190,14 +190,14 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
         let settled = Pace { rest: affordable(pace.rest, checker.cost()), ..pace };
         let pace = if checker.settled() { settled } else { Pace { rest: pace.urgent, ..pace } };
         let wanted = async {
-            match L::wanted(shared).filter(|_| given_up == 0) {
+            match L::wanted(shared).filter(|_| abandoned == 0) {
                 Some(notify) => notify.notified().await,
                 None => std::future::pending().await,
             }
             sleep_until(ended + LEAST.min(pace.urgent)).await;
         };
         tokio::select! {
-            () = rest(&mut tempo, asked, ended, pace, given_up) => {}
+            () = rest(&mut tempo, asked, ended, pace, abandoned) => {}
             () = wanted => {}
         }
     }
@@ -211,7 +211,7 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
     loop {
         let (sent, wake) = {
             let slot = lock(slot);
-            (slot.sent_at(), slot.next_count().or_else(|| slot.given_up_at(bound, Instant::now())))
+            (slot.sent_at(), slot.next_count().or_else(|| slot.abandoned_at(bound, Instant::now())))
         };
         // A check of several calls starts again with each of them: whoever waits for the previous call has to wake.
         let next_call = poll_fn(|_| if lock(slot).sent_at() == sent { Poll::Pending } else { Poll::Ready(()) });
@@ -222,15 +222,15 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
             () = sleep_until(wake.unwrap_or_else(Instant::now)) => None,
         };
         let now = Instant::now();
-        let (held_up, due, given_up) = {
+        let (held_up, due, abandoned) = {
             let mut slot = lock(slot);
-            (slot.count(now), slot.due_since(now), slot.given_up_at(bound, now))
+            (slot.count(now), slot.due_since(now), slot.abandoned_at(bound, now))
         };
-        shared.was_held_up(L::NAME, held_up);
+        shared.was_stalled(L::NAME, held_up);
         if let Some(result) = result {
             return result;
         }
-        if given_up.is_some_and(|at| now >= at) {
+        if abandoned.is_some_and(|at| now >= at) {
             return Err(Failure::Exhausted(bound));
         }
         if due.is_some() && told != due {
@@ -241,9 +241,15 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
 }
 
 /// Waits until the next check is due or requested.
-async fn rest(tempo: &mut tokio::sync::watch::Receiver<Tempo>, asked: u64, ended: Instant, pace: Pace, given_up: u32) {
+async fn rest(
+    tempo: &mut tokio::sync::watch::Receiver<CheckMode>,
+    asked: u64,
+    ended: Instant,
+    pace: Pace,
+    abandoned: u32,
+) {
     let chance = chance();
-    let back_off = back_off(given_up);
+    let back_off = back_off(abandoned);
     loop {
         let now = *tempo.borrow_and_update();
         let interval = if now.urgent { pace.urgent } else { pace.rest };
@@ -289,7 +295,7 @@ mod tests {
             &shared.status
         }
 
-        fn stands_out(seen: &StatusSeen) -> bool {
+        fn is_suspicious(seen: &StatusSeen) -> bool {
             seen.network.is_some()
         }
 

@@ -13,7 +13,7 @@ use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{Shared, lock};
 use crate::collect::kubelet::port::Port;
-use crate::collect::kubelet::server::{Door, door};
+use crate::collect::kubelet::server::{KubeletEndpoint, door};
 use nrh_core::observation::{PortSeen, RelistsSeen};
 
 /// Time from the first calm check until checks become seldom. Two clean checks end a fault, and two requested checks right
@@ -24,7 +24,7 @@ const SLOW: Duration = Duration::from_secs(10);
 
 pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathBuf>, pace: Pace) {
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<Result<Door, String>, Failure> + Send> {
+    let make = move || -> Box<dyn FnMut() -> Result<Result<KubeletEndpoint, String>, Failure> + Send> {
         let (shared, proc, token) = (Arc::clone(&for_worker), proc.clone(), token.clone());
         Box::new(move || {
             let served = lock(&shared.served).clone();
@@ -39,7 +39,7 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
 
 struct PortChecker {
     shared: Arc<Shared>,
-    worker: Worker<Result<Door, String>>,
+    worker: Worker<Result<KubeletEndpoint, String>>,
     port: Port,
     calm: Calm,
 }
@@ -60,7 +60,7 @@ impl Checker for PortChecker {
                 self.calm.note(is_calm(&seen) || self.port.refused(), Instant::now());
                 Ok(seen)
             }
-            // No kubelet was asked. This is not `Blind`: a missing permission, or a port that is not served, does not change by
+            // No kubelet was asked. This is not `Unavailable`: a missing permission, or a port that is not served, does not change by
             // itself.
             Err(why) => {
                 self.calm.note(false, Instant::now());

@@ -13,7 +13,7 @@ use crate::collect::lists::{Asked, ListCall, Lists};
 use crate::cri::CriError;
 use crate::cri::endpoint::{Api, Endpoint, NamedBy};
 use crate::docker::Docker;
-use crate::runtime::{Client, Place};
+use crate::runtime::{Client, TaskEndpoint};
 use nrh_core::observation::{ContainerState, ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
@@ -35,7 +35,7 @@ pub(super) async fn status(shared: Arc<Shared>, pace: Pace) {
 /// The socket to use, or why there is none.
 pub(super) fn endpoint(shared: &Shared) -> Result<Endpoint, Failure> {
     lock(&shared.endpoint).clone().ok_or_else(|| {
-        Failure::Blind(
+        Failure::Unavailable(
             "no runtime socket known: none named by flag, none by a running kubelet, none at a usual path".to_owned(),
         )
     })
@@ -52,15 +52,16 @@ fn docker_socket(shared: &Shared) -> Option<PathBuf> {
 }
 
 /// Where to ask about single tasks, or why this is not possible.
-pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
+pub(super) fn place(shared: &Shared) -> Result<TaskEndpoint, Failure> {
     let kind = *lock(&shared.kind);
     match kind {
         RuntimeKind::Docker => {}
-        RuntimeKind::CriO => return Ok(Place::CriO(endpoint(shared)?.socket)),
-        _ => return Ok(Place::Containerd(endpoint(shared)?.socket)),
+        RuntimeKind::CriO => return Ok(TaskEndpoint::CriO(endpoint(shared)?.socket)),
+        _ => return Ok(TaskEndpoint::Containerd(endpoint(shared)?.socket)),
     }
-    let blind = || Failure::Blind("the runtime is Docker, and its own socket was not checked yet".to_owned());
-    docker_socket(shared).map(Place::Docker).ok_or_else(blind)
+    let unavailable =
+        || Failure::Unavailable("the runtime is Docker, and its own socket was not checked yet".to_owned());
+    docker_socket(shared).map(TaskEndpoint::Docker).ok_or_else(unavailable)
 }
 
 struct Version {
@@ -81,17 +82,17 @@ impl Version {
         let is_guess = endpoint.named_by.is_guess();
         match error {
             CriError::Unreachable(reason) | CriError::Missing(reason) | CriError::Unimplemented(reason) if is_guess => {
-                Failure::Blind(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
+                Failure::Unavailable(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
             }
             CriError::Missing(reason) => match lock(&self.shared.of_kubelet).as_ref() {
                 // A person names a path as this process sees it. The kubelet's view proves nothing about that path.
                 Some((path, false)) if path == socket && endpoint.named_by == NamedBy::Kubelet => {
                     Failure::Failed(reason)
                 }
-                Some((path, true)) if path == socket => Failure::Blind(format!(
+                Some((path, true)) if path == socket => Failure::Unavailable(format!(
                     "the kubelet sees this socket, the probe does not (is it mounted?): {reason}"
                 )),
-                _ => Failure::Blind(format!("whether the node has this socket is not known: {reason}")),
+                _ => Failure::Unavailable(format!("whether the node has this socket is not known: {reason}")),
             },
             error => unconnected(error),
         }
@@ -107,7 +108,7 @@ impl Checker for Version {
     }
 
     fn stored(shared: &Shared) {
-        shared.aim_tasks();
+        shared.update_task_targets();
     }
 
     async fn check(&mut self) -> Result<RuntimeSeen, Failure> {
@@ -147,12 +148,12 @@ impl Checker for ListChecker {
         &shared.lists
     }
 
-    fn stands_out(seen: &ListRound) -> bool {
-        !seen.rechecks.is_empty()
+    fn is_suspicious(seen: &ListRound) -> bool {
+        !seen.orphan_checks.is_empty()
     }
 
     fn stored(shared: &Shared) {
-        shared.aim_tasks();
+        shared.update_task_targets();
         check_for_conmons(shared);
     }
 
@@ -174,7 +175,7 @@ impl Checker for ListChecker {
             lock(&shared.lists).sent(tokio::time::Instant::now());
         };
         let result = self.lists.round(&asked, self.bound, at).await;
-        *lock(&self.shared.rechecks_out) = self.lists.outstanding();
+        *lock(&self.shared.rechecks_out) = self.lists.call_counts();
         *lock(&self.shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
         if let Ok(round) = &result
             && to.api == Api::Docker
@@ -182,7 +183,7 @@ impl Checker for ListChecker {
             && round.containers.is_empty()
         {
             let reason = "the Docker of this node has no container of a kubelet: it is hardly the kubelet's runtime";
-            return Err(Failure::Blind(reason.to_owned()));
+            return Err(Failure::Unavailable(reason.to_owned()));
         }
         // Kept only after a whole round: a connection with an error is not used for the next one.
         if result.is_ok() {
@@ -225,7 +226,7 @@ fn check_for_conmons(shared: &Shared) {
         None => return,
     };
     if let Some(table) = lock(&shared.processes).value() {
-        for (id, _) in table.processes.iter().filter_map(|process| process.part.serves()) {
+        for (id, _) in table.processes.iter().filter_map(|process| process.role.serves()) {
             running.remove(id);
         }
     }
@@ -282,9 +283,9 @@ mod tests {
             (Flag, false, None, &forbidden, true),
         ] {
             let failure = judged(named_by, answered, of_kubelet, error);
-            let blind = matches!(failure, Failure::Blind(_));
+            let unavailable = matches!(failure, Failure::Unavailable(_));
             assert_eq!(
-                blind, is_blind,
+                unavailable, is_blind,
                 "{named_by:?} answered {answered} kubelet {of_kubelet:?}: {error} is {failure:?}"
             );
         }
@@ -293,6 +294,6 @@ mod tests {
         *lock(&shared.of_kubelet) = Some((PathBuf::from("/run/other.sock"), false));
         let version = Version { shared, bound: Duration::from_secs(1), answered: None };
         let failure = version.judge(&Endpoint::cri(PathBuf::from(SOCKET), Kubelet), missing);
-        assert!(matches!(failure, Failure::Blind(_)), "{failure:?}");
+        assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
     }
 }

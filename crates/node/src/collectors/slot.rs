@@ -14,7 +14,7 @@ pub(super) enum Failure {
     /// There is an answer, but an unusable one: no verdict.
     Failed(String),
     /// Something that the check needs is missing on this node.
-    Blind(String),
+    Unavailable(String),
     /// No answer within the long bound; the call was dropped.
     Exhausted(Duration),
 }
@@ -23,7 +23,7 @@ impl From<CriError> for Failure {
     fn from(error: CriError) -> Self {
         match error {
             CriError::Deadline(after) => Self::Exhausted(after),
-            CriError::Forbidden(_) => Self::Blind(error.to_string()),
+            CriError::Forbidden(_) => Self::Unavailable(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -49,7 +49,7 @@ enum Outcome<T> {
     Never,
     Done { value: T, at: Instant, took: Duration },
     Failed { error: String, at: Instant },
-    Blind { reason: String },
+    Unavailable { reason: String },
 }
 
 impl<T> Slot<T> {
@@ -68,11 +68,18 @@ impl<T> Slot<T> {
         self.outcome = match result {
             Ok(value) => Outcome::Done { value, at: now, took },
             Err(Failure::Failed(error)) => Outcome::Failed { error, at: now },
-            Err(Failure::Blind(reason)) => Outcome::Blind { reason },
+            Err(Failure::Unavailable(reason)) => Outcome::Unavailable { reason },
             Err(Failure::Exhausted(after)) => {
                 Outcome::Failed { error: format!("given up after {} s without an answer", after.as_secs()), at: now }
             }
         };
+    }
+
+    /// Records that the node was suspended for `slept`, which [`Instant`] does not count: the last result is that much older.
+    pub(super) fn was_suspended(&mut self, slept: Duration) {
+        if let Outcome::Done { at, .. } | Outcome::Failed { at, .. } = &mut self.outcome {
+            *at = at.checked_sub(slept).unwrap_or(*at);
+        }
     }
 
     /// Updates how long the call has been out. The collector must call it at [`Self::next_count`]. Returns how long this
@@ -93,7 +100,7 @@ impl<T> Slot<T> {
 
     /// When the call that is out is dropped, if that is to happen `bound` after it was sent; `None` as long as its deadline has
     /// not passed. After the deadline, clock time counts.
-    pub(super) fn given_up_at(&self, bound: Duration, now: Instant) -> Option<Instant> {
+    pub(super) fn abandoned_at(&self, bound: Duration, now: Instant) -> Option<Instant> {
         self.due_since(now).map(|due| due + bound.saturating_sub(self.deadline))
     }
 
@@ -136,7 +143,7 @@ impl<T: Clone> Slot<T> {
             Outcome::Failed { error, at } => {
                 Reading::Failed { error: error.clone(), age: now.saturating_duration_since(*at) }
             }
-            Outcome::Blind { reason } => Reading::Blind { reason: reason.clone() },
+            Outcome::Unavailable { reason } => Reading::Unavailable { reason: reason.clone() },
         }
     }
 }
@@ -163,6 +170,16 @@ mod tests {
         let just_before = start + Duration::from_millis(14_999);
         assert!(matches!(slot.reading(just_before), Reading::Done { value: 7, .. }));
         assert_eq!(slot.reading(start + Duration::from_secs(15)), Reading::Hung { out: DEADLINE });
+    }
+
+    #[test]
+    fn a_suspension_of_the_node_makes_an_answer_older() {
+        let start = Instant::now();
+        let mut slot = Slot::new(DEADLINE);
+        slot.ended(Ok(7), start, Duration::ZERO);
+        slot.was_suspended(Duration::from_mins(10));
+        let (age, took) = (Duration::from_secs(603), Duration::ZERO);
+        assert_eq!(slot.reading(start + Duration::from_secs(3)), Reading::Done { value: 7, age, took });
     }
 
     #[test]

@@ -16,7 +16,10 @@ use tokio::time::Instant;
 
 use super::pace::{Pace, Paces};
 use super::slot::Failure;
-use nrh_core::observation::{ListRound, Reading, RuntimeKind, TaskAnswer};
+use nrh_core::observation::{
+    ListRound, ProcessRole, ProcessSeen, ProcessTable, Reading, RuntimeKind, TaskAnswer, is_unresponsive_state,
+};
+use nrh_core::text::is_full_id;
 use nrh_core::thresholds::task_interval;
 
 mod entry;
@@ -38,7 +41,7 @@ const MAX_TASKS: usize = 8192;
 /// Minimum time between two questions to one suspect when a check is requested.
 const SUSPECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two questions to other tasks when a check is requested: 250 tasks take 5 s.
-const HURRIED_INTERVAL: Duration = Duration::from_millis(20);
+const REQUESTED_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the question for all tasks may stay out. containerd waits 2 s for each shim that gives no answer.
 const LIST_BOUND: Duration = Duration::from_secs(20);
 /// Minimum time that containerd waits for one shim (`io.containerd.timeout.task.state`). When containerd reports silence, the
@@ -58,7 +61,7 @@ pub(super) struct Table {
     /// Sandboxes whose shim is stopped.
     stopped: BTreeSet<String>,
     /// Ids of shims that may be left over: they are, if containerd does not know their task.
-    lonely: BTreeSet<String>,
+    left_over: BTreeSet<String>,
     /// When a task that is no suspect was asked for last.
     turn: Option<Instant>,
     /// When one question asked for all tasks last; whether that question is out, and whether the last one was answered.
@@ -80,7 +83,7 @@ impl Table {
             entries: BTreeMap::new(),
             suspects: BTreeSet::new(),
             stopped: BTreeSet::new(),
-            lonely: BTreeSet::new(),
+            left_over: BTreeSet::new(),
             turn: None,
             listed: None,
             list_is_out: false,
@@ -102,6 +105,11 @@ impl Table {
     pub(super) fn readings(&self, now: Instant) -> BTreeMap<String, Reading<TaskAnswer>> {
         let asked = self.entries.iter().filter(|(_, entry)| entry.ended.is_some() || entry.slot.is_out());
         asked.map(|(id, entry)| (id.clone(), self.reading(entry, now))).collect()
+    }
+
+    /// See [`Slot::was_suspended`].
+    pub(super) fn was_suspended(&mut self, slept: Duration) {
+        self.entries.values_mut().for_each(|entry| entry.slot.was_suspended(slept));
     }
 
     fn reading(&self, entry: &Entry, now: Instant) -> Reading<TaskAnswer> {
@@ -159,22 +167,28 @@ impl Table {
         changed
     }
 
+    /// Takes over what the process table shows of shims. Returns whether the set of stopped ones changed.
+    pub(super) fn note(&mut self, table: &ProcessTable) -> bool {
+        self.left_over(table.processes.iter().filter_map(left_over_shim).collect());
+        self.stopped(table.processes.iter().filter_map(stopped_shim).collect())
+    }
+
     /// Sets the ids whose shim is stopped. Returns whether they changed.
-    pub(super) fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
+    fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
         std::mem::replace(&mut self.stopped, ids) != self.stopped
     }
 
     /// Sets the ids of shims that may be left over; the collector asks for them from the next round on.
-    pub(super) fn lonely(&mut self, ids: BTreeSet<String>) {
-        self.lonely = ids;
+    fn left_over(&mut self, ids: BTreeSet<String>) {
+        self.left_over = ids;
     }
 
     /// Takes over what the runtime lists. Returns whether anything changed.
-    pub(super) fn aim(&mut self, round: &ListRound) -> bool {
+    pub(super) fn update_targets(&mut self, round: &ListRound) -> bool {
         // Docker cannot say which other client such a shim may belong to.
-        let lonely = if self.kind == RuntimeKind::Containerd { self.lonely.clone() } else { BTreeSet::new() };
+        let left_over = if self.kind == RuntimeKind::Containerd { self.left_over.clone() } else { BTreeSet::new() };
         let mut wanted = if self.serves() { wanted(round, self.kind) } else { BTreeMap::new() };
-        for id in &lonely {
+        for id in &left_over {
             wanted.entry(id).or_insert(id);
         }
         let deadline = self.pace().deadline;
@@ -193,7 +207,7 @@ impl Table {
     }
 
     fn is_suspect(&self, id: &str, entry: &Entry) -> bool {
-        entry.mute
+        entry.unresponsive
             || entry.missing
             || self.suspects.contains(id)
             || self.suspects.contains(&entry.sandbox)
@@ -222,9 +236,12 @@ impl Table {
             .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + own_wait(entry)))
             .map(|(id, entry)| {
                 let own = entry.ended.map(|ended| ended + own_wait(entry));
-                let hurried = entry.given_up == 0 && asked.is_some_and(|asked| entry.ended < Some(asked));
-                let due =
-                    if hurried { after(HURRIED_INTERVAL) } else { own.into_iter().fold(after(interval), Instant::max) };
+                let is_requested = entry.abandoned == 0 && asked.is_some_and(|asked| entry.ended < Some(asked));
+                let due = if is_requested {
+                    after(REQUESTED_INTERVAL)
+                } else {
+                    own.into_iter().fold(after(interval), Instant::max)
+                };
                 (due, id.clone())
             });
         match (suspect, other) {
@@ -286,7 +303,7 @@ impl Table {
                     // Its shim may have answered any time since then. The oldest time counts.
                     news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
                 }
-            } else if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.mute) {
+            } else if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.unresponsive) {
                 // A task that is known to be silent is asked for when its answer counts.
                 (entry.missing, entry.silent) = (true, silent);
                 news = true;
@@ -318,6 +335,33 @@ impl Table {
     /// When to count next.
     fn next_count(&self) -> Option<Instant> {
         self.entries.values().filter_map(|entry| entry.slot.next_count()).min()
+    }
+}
+
+/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process gives no answer, so the collector asks for its
+/// tasks at once.
+fn stopped_shim(process: &ProcessSeen) -> Option<String> {
+    match &process.role {
+        ProcessRole::Shim { id, .. } | ProcessRole::Monitor { id, .. } if is_unresponsive_state(process.state) => {
+            Some(id.clone())
+        }
+        _ => None,
+    }
+}
+
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (a stopped one is evidence by itself).
+/// It counts from the default age on, which no configuration shortens.
+fn left_over_shim(process: &ProcessSeen) -> Option<String> {
+    match &process.role {
+        ProcessRole::Shim { id, living_children: 0 }
+            if process.parent == 1
+                && process.state != 'T'
+                && process.age >= nrh_core::faults::leaked_shim::AGE.shipped
+                && is_full_id(id) =>
+        {
+            Some(id.clone())
+        }
+        _ => None,
     }
 }
 

@@ -11,9 +11,11 @@ use containerd_client::services::v1::ListTasksResponse;
 use containerd_client::types::v1::Process;
 use tonic::Code;
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::cri::fake::{Fake, Say, container, container_status, sandbox_status, sandboxes_are, task};
-use nrh_core::observation::{OrphanRecheck, TaskAnswer};
+use nrh_core::observation::{OrphanCheck, TaskAnswer};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -118,7 +120,7 @@ async fn a_healthy_node_is_seen_whole() {
     let lists = seen.lists.value().unwrap();
     assert_eq!((lists.sandboxes.len(), lists.containers.len()), (2, 1));
     assert_eq!(lists.sandboxes_again, ["s1", "s2"]);
-    assert!(lists.rechecks.is_empty());
+    assert!(lists.orphan_checks.is_empty());
     // Two sandboxes of 64 bytes and more each, or one container: small, and not nothing.
     assert!((10..1000).contains(&lists.answer_bytes), "{}", lists.answer_bytes);
     assert!(seen.host.value().unwrap().pids.iter().any(|limit| limit.usage.is_ok()));
@@ -126,7 +128,7 @@ async fn a_healthy_node_is_seen_whole() {
     let asked: Vec<&String> = seen.tasks.keys().collect();
     assert_eq!(asked, ["c1", "s2"]);
     assert_eq!(seen.tasks["c1"].value(), Some(&TaskAnswer::Answered));
-    assert_eq!(collectors.outstanding().given_up, BTreeMap::new());
+    assert_eq!(collectors.call_counts().abandoned, BTreeMap::new());
 }
 
 #[tokio::test]
@@ -136,7 +138,7 @@ async fn a_status_that_hangs_is_a_collector_of_its_own() {
     let collectors = start(&fake, &quick());
     until(&collectors, "a hung status", |seen| matches!(seen.status, Reading::Hung { .. })).await;
     others_go_on(&collectors, &fake).await;
-    assert_eq!((fake.calls("Status"), collectors.outstanding().out["status"]), (1, 1), "nobody asks twice");
+    assert_eq!((fake.calls("Status"), collectors.call_counts().out["status"]), (1, 1), "nobody asks twice");
 }
 
 #[tokio::test]
@@ -220,7 +222,7 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
         let Reading::Hung { out } = now(&collectors).lists else { panic!("{list} no longer hung") };
         assert!(out >= ms(400), "{out:?}");
         assert_eq!((fake.calls(list), fake.out(list)), (1, 1), "{list} was sent again");
-        assert_eq!(collectors.outstanding().out["lists"], 1);
+        assert_eq!(collectors.call_counts().out["lists"], 1);
     }
 }
 
@@ -235,7 +237,7 @@ async fn a_list_that_hangs_after_a_slow_one_is_seen_too() {
     let is_hung = |seen: &Observations| matches!(seen.lists, Reading::Hung { .. });
     until(&collectors, "a slow list of sandboxes", |seen| is_hung(seen) && seen.sandbox_list_hung).await;
     until(&collectors, "a hung list of containers", |seen| is_hung(seen) && !seen.sandbox_list_hung).await;
-    let held_up = collectors.outstanding().held_up_seconds.get("lists").copied().unwrap_or_default();
+    let held_up = collectors.call_counts().stalled_seconds.get("lists").copied().unwrap_or_default();
     assert!(held_up < 2.0, "the probe ran all the time, and books {held_up} s");
 }
 
@@ -262,7 +264,7 @@ async fn after_the_bound_a_call_is_dropped_counted_and_not_repeated_soon() {
         |seen| matches!(&seen.lists, Reading::Failed { error, .. } if error.contains("given up")),
     )
     .await;
-    assert_eq!(collectors.outstanding().given_up.get("lists"), Some(&1));
+    assert_eq!(collectors.call_counts().abandoned.get("lists"), Some(&1));
     others_go_on(&collectors, &fake).await;
     collectors.refresh();
     tokio::time::sleep(ms(1500)).await;
@@ -310,7 +312,7 @@ async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a
     let settings = || CollectorSettings { host: host.clone(), paces: quick(), ..CollectorSettings::default() };
     let collectors =
         Collectors::start(CollectorSettings { sockets: named(folder.path().join("none.sock")), ..settings() });
-    until(&collectors, "blindness", |seen| matches!(seen.runtime, Reading::Blind { .. })).await;
+    until(&collectors, "blindness", |seen| matches!(seen.runtime, Reading::Unavailable { .. })).await;
 
     let fake = Fake::start();
     fake.lists(&["s1"], &[]);
@@ -321,7 +323,7 @@ async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a
 
     let collectors = Collectors::start(settings());
     let seen = until(&collectors, "blindness", |seen| {
-        matches!(seen.runtime, Reading::Blind { .. }) && matches!(seen.lists, Reading::Blind { .. })
+        matches!(seen.runtime, Reading::Unavailable { .. }) && matches!(seen.lists, Reading::Unavailable { .. })
     })
     .await;
     // There is no process table at all at that place.
@@ -334,25 +336,25 @@ fn orphans(fake: &Fake, containers: &[(&str, &str)]) {
     fake.say("PodSandboxStatus", Say::Error(Code::NotFound, "not found".to_owned()));
 }
 
-async fn recheck(collectors: &Collectors, id: &str) -> OrphanRecheck {
-    let known = |seen: &Observations| seen.lists.value().and_then(|round| round.rechecks.get(id).copied());
+async fn recheck(collectors: &Collectors, id: &str) -> OrphanCheck {
+    let known = |seen: &Observations| seen.lists.value().and_then(|round| round.orphan_checks.get(id).copied());
     known(&until(collectors, "a recheck", |seen| known(seen).is_some()).await).unwrap()
 }
 
 #[tokio::test]
 async fn an_orphan_is_confirmed_only_by_not_found() {
     let gone = || Say::Error(Code::NotFound, "gone".to_owned());
-    let cases: [(&str, &str, Say, OrphanRecheck); 6] = [
-        ("as it is", "x", gone(), OrphanRecheck::Confirmed),
-        ("the container is gone", "ContainerStatus:c1", gone(), OrphanRecheck::Refuted),
-        ("the sandbox answers", "PodSandboxStatus:lost", sandbox_status(), OrphanRecheck::Refuted),
-        ("an error", "PodSandboxStatus:lost", Say::Error(Code::Unknown, "?".into()), OrphanRecheck::NoAnswer),
-        ("cut off", "PodSandboxStatus:lost", Say::Broken, OrphanRecheck::NoAnswer),
+    let cases: [(&str, &str, Say, OrphanCheck); 6] = [
+        ("as it is", "x", gone(), OrphanCheck::Confirmed),
+        ("the container is gone", "ContainerStatus:c1", gone(), OrphanCheck::Refuted),
+        ("the sandbox answers", "PodSandboxStatus:lost", sandbox_status(), OrphanCheck::Refuted),
+        ("an error", "PodSandboxStatus:lost", Say::Error(Code::Unknown, "?".into()), OrphanCheck::NoAnswer),
+        ("cut off", "PodSandboxStatus:lost", Say::Broken, OrphanCheck::NoAnswer),
         (
             "its own deadline",
             "ContainerStatus:c1",
             Say::Error(Code::DeadlineExceeded, "?".into()),
-            OrphanRecheck::NoAnswer,
+            OrphanCheck::NoAnswer,
         ),
     ];
     for (what, method, say, expected) in cases {
@@ -374,7 +376,7 @@ async fn a_sandbox_in_either_of_two_lists_is_there() {
         fake.say("ListPodSandbox", Say::InTurn(vec![sandboxes_are(before), sandboxes_are(after)]));
         let collectors = start(&fake, &quick());
         let seen = until(&collectors, "some rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
-        assert_eq!(seen.lists.value().unwrap().rechecks.contains_key("c1"), is_odd, "{before:?} {after:?}");
+        assert_eq!(seen.lists.value().unwrap().orphan_checks.contains_key("c1"), is_odd, "{before:?} {after:?}");
         assert_eq!(fake.calls("ContainerStatus") > 0, is_odd, "{before:?} {after:?}");
     }
 }
@@ -388,7 +390,7 @@ async fn at_most_five_direct_questions_a_round_and_all_get_their_turn() {
     let collectors = start(&fake, &quick());
     let mut most = 0;
     until(&collectors, "all of them", |seen| {
-        most = most.max(seen.lists.value().map_or(0, |round| round.rechecks.len()));
+        most = most.max(seen.lists.value().map_or(0, |round| round.orphan_checks.len()));
         ids.iter().all(|id| fake.calls(&format!("ContainerStatus:{id}")) > 0)
     })
     .await;
@@ -402,11 +404,11 @@ async fn a_direct_question_that_hangs_stays_out_alone() {
     fake.say("ContainerStatus:c1", Say::Never);
     let collectors = start(&fake, &quick());
     let seen = until(&collectors, "two rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
-    let rechecks = &seen.lists.value().unwrap().rechecks;
-    assert_eq!(rechecks["c1"], OrphanRecheck::NoAnswer);
-    assert_eq!(rechecks["c2"], OrphanRecheck::Confirmed);
+    let orphan_checks = &seen.lists.value().unwrap().orphan_checks;
+    assert_eq!(orphan_checks["c1"], OrphanCheck::NoAnswer);
+    assert_eq!(orphan_checks["c2"], OrphanCheck::Confirmed);
     assert_eq!((fake.calls("ContainerStatus:c1"), fake.out("ContainerStatus:c1")), (1, 1));
-    assert_eq!(collectors.outstanding().out["rechecks"], 1);
+    assert_eq!(collectors.call_counts().out["rechecks"], 1);
 }
 
 #[tokio::test]

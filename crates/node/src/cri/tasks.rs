@@ -21,7 +21,7 @@ use super::{CriError, ask, channel};
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE};
 
 /// A task that does not exist: containers have ids of 64 hex digits.
-const NOBODY: &str = "nrh-asks-for-nobody";
+const UNKNOWN_TASK_ID: &str = "nrh-asks-for-nobody";
 /// Largest answer, about one task or about all. Each takes some 150 bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
@@ -114,7 +114,7 @@ impl Tasks {
     /// # Errors
     /// Any other error of containerd, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
-        match self.get(NOBODY, deadline).await {
+        match self.get(UNKNOWN_TASK_ID, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }

@@ -12,7 +12,7 @@ use crate::cri::CriError;
 use crate::cri::labels::{LABEL_CONTAINER, LABEL_NAMESPACE, LABEL_POD, LABEL_UID, MAX_ID, MAX_NAME, pod_of};
 use crate::cri::wire::{Item, MAX_KEPT};
 use nrh_core::fault::PodRef;
-use nrh_core::observation::{ContainerSeen, ContainerState, RemovalSaid, RuntimeSeen, SandboxSeen, TaskAnswer};
+use nrh_core::observation::{ContainerSeen, ContainerState, RemovalState, RuntimeSeen, SandboxSeen, TaskAnswer};
 use nrh_core::text::bounded;
 
 /// Labels that a kubelet, or the program between it and Docker, puts on its containers.
@@ -260,8 +260,8 @@ impl Inspected {
     }
 
     /// The state of its removal.
-    pub fn removal(self) -> RemovalSaid {
-        if self.dead && !self.error.is_empty() { RemovalSaid::Failed(self.error) } else { RemovalSaid::NotFailed }
+    pub fn removal(self) -> RemovalState {
+        if self.dead && !self.error.is_empty() { RemovalState::Failed(self.error) } else { RemovalState::NotFailed }
     }
 }
 
@@ -352,9 +352,9 @@ mod tests {
     #[test]
     fn a_removal_has_failed_only_with_a_cause() {
         let failed = inspected(&json!({"Status": "dead", "Dead": true, "Error": "unlinkat /x: busy"}));
-        assert_eq!(failed.removal(), RemovalSaid::Failed("unlinkat /x: busy".to_owned()));
+        assert_eq!(failed.removal(), RemovalState::Failed("unlinkat /x: busy".to_owned()));
         for state in [json!({"Status": "dead", "Dead": true}), json!({"Status": "removing", "Error": "an old one"})] {
-            assert_eq!(inspected(&state).removal(), RemovalSaid::NotFailed, "{state}");
+            assert_eq!(inspected(&state).removal(), RemovalState::NotFailed, "{state}");
         }
     }
 

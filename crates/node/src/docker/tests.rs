@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::fake::{Fake, Say, id, listed};
 use super::*;
-use nrh_core::observation::{ContainerState, RemovalSaid, TaskAnswer};
+use nrh_core::observation::{ContainerState, RemovalState, TaskAnswer};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -136,5 +136,5 @@ async fn what_is_being_removed_is_listed_with_its_pod() {
     let found = docker(&fake).removals(SOON).await.unwrap();
     assert_eq!((found[0].id.as_str(), found[0].state), (dead.as_str(), ContainerState::Unknown));
     let said = docker(&fake).inspect(&dead, SOON).await.unwrap().removal();
-    assert_eq!(said, RemovalSaid::Failed("unlinkat /x: operation not permitted".to_owned()));
+    assert_eq!(said, RemovalState::Failed("unlinkat /x: operation not permitted".to_owned()));
 }

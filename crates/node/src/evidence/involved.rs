@@ -2,7 +2,7 @@
 
 use super::process::Involved;
 use nrh_core::fault::Fault;
-use nrh_core::observation::{Observations, Part, ProcessSeen};
+use nrh_core::observation::{Observations, ProcessRole, ProcessSeen};
 
 /// Maximum number of processes per bundle.
 const MAX_INVOLVED: usize = 6;
@@ -27,9 +27,9 @@ pub(super) fn involved(fault: &Fault, seen: &Observations) -> Vec<Involved> {
             add(part, process.pid, process.start_ticks, &process.command);
         }
     };
-    add_all("runtime", &|process| process.part == Part::Runtime);
-    add_all("kubelet", &|process| process.part == Part::Kubelet);
-    add_all("shim", &|process| process.part.serves().is_some_and(|(id, _)| is_of(fault, id)));
+    add_all("runtime", &|process| process.role == ProcessRole::Runtime);
+    add_all("kubelet", &|process| process.role == ProcessRole::Kubelet);
+    add_all("shim", &|process| process.role.serves().is_some_and(|(id, _)| is_of(fault, id)));
     add_all("stuck", &|process| is_stuck(process.state));
     for process in table.iter().flat_map(|table| &table.unproven).filter(|process| is_stuck(process.state)) {
         add("stuck", process.pid, process.start_ticks, &process.command);
@@ -84,6 +84,6 @@ mod tests {
         let found = involved(&fault(FaultType::RuntimeUpdateBlocked), &node);
         assert!(found.iter().any(|one| one.part == "stuck"), "{found:?}");
         assert!(found.len() <= MAX_INVOLVED);
-        assert!(involved(&fault(FaultType::RuntimeUpdateBlocked), &Node::blind()).is_empty());
+        assert!(involved(&fault(FaultType::RuntimeUpdateBlocked), &Node::unavailable()).is_empty());
     }
 }

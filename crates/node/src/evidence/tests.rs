@@ -101,17 +101,17 @@ fn status(faults: Vec<Fault>) -> NodeRuntimeHealthStatus {
     NodeRuntimeHealthStatus { probe: Some(probe), faults, ..NodeRuntimeHealthStatus::default() }
 }
 
-fn calls() -> Outstanding {
-    Outstanding {
+fn calls() -> CallCounts {
+    CallCounts {
         out: [("lists".to_owned(), 1)].into(),
-        given_up: [("tasks".to_owned(), 2)].into(),
-        ..Outstanding::default()
+        abandoned: [("tasks".to_owned(), 2)].into(),
+        ..CallCounts::default()
     }
 }
 
 /// Offers it, waits for its end, and tells the name that is reported then.
 async fn noted(evidence: &mut Evidence, fault: &Fault) -> Option<String> {
-    let seen = Node::blind();
+    let seen = Node::unavailable();
     let mut now = status(vec![fault.clone()]);
     evidence.note(&mut now, &seen, &calls());
     assert_eq!(now.faults[0].evidence_bundle, None, "nothing is kept yet");
@@ -131,7 +131,7 @@ async fn a_bundle_holds_what_the_kernel_and_the_collectors_tell() {
     let bundle = host.bundle(&name);
     assert_eq!((bundle.name.as_str(), bundle.node.as_str(), bundle.boot_id.as_str()), (&*name, "worker-1", "boot-1"));
     assert_eq!((bundle.fault.evidence[0].as_str(), bundle.collectors[0].age_seconds), ("state T", Some(65)));
-    assert_eq!((bundle.calls.out["lists"], bundle.calls.given_up["tasks"]), (1, 2));
+    assert_eq!((bundle.calls.out["lists"], bundle.calls.abandoned["tasks"]), (1, 2));
     let [process] = bundle.processes.as_slice() else { panic!("{:?}", bundle.processes) };
     assert_eq!((process.part.as_str(), process.state.as_str(), process.note.as_str()), ("target", "T", ""));
     assert_eq!(process.wchan.as_deref(), Some("io_schedule"));
@@ -152,14 +152,14 @@ async fn a_suspicion_has_none_and_a_restart_repeats_none() {
     host.process(4000, 'T', 1);
     let mut evidence = Evidence::start(host.settings());
     let mut suspected = status(vec![fault(FaultType::HungContainer)]);
-    evidence.note(&mut suspected, &Node::blind(), &calls());
+    evidence.note(&mut suspected, &Node::unavailable(), &calls());
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
     let one = confirmed(FaultType::HungContainer, 4000);
     let name = noted(&mut evidence, &one).await.unwrap();
     let written = host.settings().folder.read(&name).unwrap();
     for mut evidence in [evidence, Evidence::start(host.settings())] {
         let mut again = status(vec![one.clone()]);
-        evidence.note(&mut again, &Node::blind(), &calls());
+        evidence.note(&mut again, &Node::unavailable(), &calls());
         assert_eq!(again.faults[0].evidence_bundle.as_deref(), Some(&*name));
         assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
     }
@@ -219,7 +219,8 @@ async fn the_largest_bundle_stays_within_its_bound_and_says_what_it_lacks() {
     for pid in &stuck {
         host.process(*pid, 'D', 300);
     }
-    let one = node.table().iter().find(|process| matches!(process.part, nrh_core::observation::Part::Shim { .. }));
+    let one =
+        node.table().iter().find(|process| matches!(process.role, nrh_core::observation::ProcessRole::Shim { .. }));
     let one = one.unwrap().clone();
     node.table().clear();
     for pid in &stuck {
@@ -256,7 +257,7 @@ async fn a_folder_that_takes_nothing_costs_the_bundle_and_nothing_else() {
     assert_eq!(evidence.counts(), Counts { kept: 0, lost: 1 });
     timeout(Duration::from_secs(5), gate.pass(&one.id)).await.unwrap();
     // It is not tried at every judgement.
-    evidence.note(&mut status(vec![one]), &Node::blind(), &calls());
+    evidence.note(&mut status(vec![one]), &Node::unavailable(), &calls());
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
 }
 
@@ -289,10 +290,10 @@ async fn more_faults_than_the_queue_holds_all_get_theirs() {
     });
     let mut now = status(faults.collect());
     for _ in 0..40 {
-        evidence.note(&mut now, &Node::blind(), &calls());
+        evidence.note(&mut now, &Node::unavailable(), &calls());
         timeout(Duration::from_secs(30), evidence.ended()).await.unwrap();
     }
-    evidence.note(&mut now, &Node::blind(), &calls());
+    evidence.note(&mut now, &Node::unavailable(), &calls());
     let named = now.faults.iter().filter(|fault| fault.evidence_bundle.is_some()).count();
     assert_eq!((evidence.counts().kept, named), (40, MAX_BUNDLES), "the oldest have made room, and are not made anew");
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());

@@ -10,13 +10,13 @@ use super::handle::{Handle, MAX_STATUS, parse_depth};
 use nrh_core::text::is_full_id;
 
 /// The mount namespace and control groups of process 1, and so of the node's own processes.
-pub(crate) struct Place {
+pub(crate) struct ProcessNamespaces {
     mounts: Option<String>,
     /// A node may be a container itself.
     groups: Groups,
 }
 
-impl Place {
+impl ProcessNamespaces {
     /// The place of process 1 in this `/proc`. Where it cannot be read, only control groups identify a container.
     pub(crate) fn of_first(proc: &Path) -> Self {
         let first = Handle::open(proc, 1).ok();
@@ -39,7 +39,7 @@ impl Place {
     /// --pid host`).
     ///
     /// # Errors
-    /// As [`Place::has`].
+    /// As [`ProcessNamespaces::has`].
     pub(crate) fn has_in_container(&self, process: &Handle) -> io::Result<bool> {
         Ok(self.is_in_container(process, is_container)?
             && !self.is_in_container(process, is_of_pods)?
@@ -69,12 +69,12 @@ fn mounts(process: &Handle) -> Option<String> {
 }
 
 impl Handle {
-    /// Whether it is one of the node's own processes; see [`Place::has`].
+    /// Whether it is one of the node's own processes; see [`ProcessNamespaces::has`].
     ///
     /// # Errors
-    /// As [`Place::has`].
+    /// As [`ProcessNamespaces::has`].
     pub fn is_of_node(&self, proc: &Path) -> io::Result<bool> {
-        Place::of_first(proc).has(self)
+        ProcessNamespaces::of_first(proc).has(self)
     }
 }
 

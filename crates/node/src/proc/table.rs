@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::place::Place;
+use super::place::ProcessNamespaces;
 use super::{Handle, RawProcess, is_dead, is_gone, processor_time, stat};
 
 /// How much of a process table is read and kept.
@@ -54,7 +54,7 @@ struct Reader<'a> {
     /// The node's own processes beyond `bounds.kept`.
     own: usize,
     /// The place of process 1; known once a process has to be judged by its place.
-    node: Option<Place>,
+    node: Option<ProcessNamespaces>,
     left_out: usize,
     /// Children of each parent, among those left out.
     children: BTreeMap<i32, Children>,
@@ -136,7 +136,7 @@ impl Reader<'_> {
 
     /// Whether a process is one of the node's own. One that cannot be judged is left out, and counts as missing.
     fn is_own(&mut self, process: &RawProcess) -> bool {
-        let node = self.node.get_or_insert_with(|| Place::of_first(self.root));
+        let node = self.node.get_or_insert_with(|| ProcessNamespaces::of_first(self.root));
         match Handle::open(self.root, process.pid).and_then(|handle| node.has(&handle)) {
             Ok(is_own) => is_own,
             Err(error) if is_gone(&error) => false,

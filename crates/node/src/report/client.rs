@@ -20,7 +20,7 @@ use tower::layer::layer_fn;
 
 use super::clock::{Dated, Tell};
 use super::plugin;
-use crate::misread::Misread;
+use crate::parse_error::ParseError;
 use nrh_api::plain::plain;
 use nrh_api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use nrh_core::text::bounded;
@@ -53,7 +53,7 @@ impl Credentials {
             Self::Kubeconfig(path) => {
                 let read = Kubeconfig::read_from(path).map_err(|error| {
                     let why = match &error {
-                        KubeconfigError::Parse(error) => Misread::from(&**error).to_string(),
+                        KubeconfigError::Parse(error) => ParseError::from(&**error).to_string(),
                         _ => error.to_string(),
                     };
                     unusable(format!("cannot read {}: {why}", path.display()))
@@ -87,8 +87,8 @@ impl Credentials {
         config.read_timeout = Some(silence);
         config.write_timeout = Some(DEADLINE);
         let stack = ClientBuilder::try_from(config).map_err(|error| unusable(error.to_string()))?;
-        let dated = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
-        let client = stack.with_layer(&dated).build();
+        let age_known = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
+        let client = stack.with_layer(&age_known).build();
         Ok(Connection { client, until })
     }
 }

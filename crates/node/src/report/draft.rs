@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::pace::Pulse;
+use super::pace::ReportActivity;
 use crate::evidence::Counts;
 use nrh_api::NodeRuntimeHealthStatus;
 use nrh_core::fault::{Fault, FaultType};
@@ -49,8 +49,8 @@ impl Draft {
     }
 
     /// Returns what the report interval depends on.
-    pub fn pulse(&self, now: Instant, remediation: bool) -> Pulse {
-        Pulse {
+    pub fn activity(&self, now: Instant, remediation: bool) -> ReportActivity {
+        ReportActivity {
             suspected: self.suspected.map(|since| now.saturating_duration_since(since)),
             faults: self.acute().next().is_some(),
             remediation,

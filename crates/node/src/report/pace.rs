@@ -8,7 +8,7 @@ const REST: Duration = Duration::from_mins(5);
 /// Interval while a new fault is suspected, or a remediation is running.
 const ALERT: Duration = Duration::from_secs(15);
 /// Interval while a fault is reported and nothing is done about it.
-const HELD: Duration = Duration::from_mins(1);
+const FAULT_REPORTED: Duration = Duration::from_mins(1);
 /// How long a new suspicion keeps the short interval.
 const ALERT_FOR: Duration = Duration::from_mins(10);
 /// Maximum length of a watch. Its end costs two requests, so an idle fleet sends fewer than three per hour and node.
@@ -19,7 +19,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// What the report interval depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pulse {
+pub struct ReportActivity {
     /// Time since a new fault was last suspected.
     pub suspected: Option<Duration>,
     /// Whether any fault is reported.
@@ -30,11 +30,11 @@ pub struct Pulse {
 
 /// Returns the maximum time until the next report. `chance` in 0..1000 spreads the nodes of a fleet: by up to a tenth
 /// more or less at rest, and only less otherwise.
-pub fn interval(pulse: Pulse, chance: u32) -> Duration {
-    let alert = pulse.remediation || pulse.suspected.is_some_and(|since| since < ALERT_FOR);
-    let (interval, least) = match (alert, pulse.faults) {
+pub fn interval(activity: ReportActivity, chance: u32) -> Duration {
+    let alert = activity.remediation || activity.suspected.is_some_and(|since| since < ALERT_FOR);
+    let (interval, least) = match (alert, activity.faults) {
         (true, _) => (ALERT, 900),
-        (false, true) => (HELD, 900),
+        (false, true) => (FAULT_REPORTED, 900),
         (false, false) => (REST.saturating_mul(11).checked_div(10).unwrap_or(REST), 818),
     };
     spread(interval, least, chance)
@@ -69,21 +69,24 @@ mod tests {
     #[test]
     fn the_rhythm_follows_what_goes_on() {
         let since = |seconds| Some(Duration::from_secs(seconds));
-        for (pulse, least, most) in [
-            (Pulse::default(), 269, 330),
-            (Pulse { suspected: since(0), ..Pulse::default() }, 13, 15),
-            (Pulse { suspected: since(599), faults: true, remediation: false }, 13, 15),
-            (Pulse { suspected: since(600), faults: true, remediation: false }, 54, 60),
-            (Pulse { suspected: since(600), faults: true, remediation: true }, 13, 15),
-            (Pulse { suspected: None, faults: false, remediation: true }, 13, 15),
-            (Pulse { suspected: since(600), faults: false, remediation: false }, 269, 330),
+        for (activity, least, most) in [
+            (ReportActivity::default(), 269, 330),
+            (ReportActivity { suspected: since(0), ..ReportActivity::default() }, 13, 15),
+            (ReportActivity { suspected: since(599), faults: true, remediation: false }, 13, 15),
+            (ReportActivity { suspected: since(600), faults: true, remediation: false }, 54, 60),
+            (ReportActivity { suspected: since(600), faults: true, remediation: true }, 13, 15),
+            (ReportActivity { suspected: None, faults: false, remediation: true }, 13, 15),
+            (ReportActivity { suspected: since(600), faults: false, remediation: false }, 269, 330),
         ] {
             for chance in 0..1000 {
-                let interval = interval(pulse, chance);
-                assert!(Duration::from_secs(least) <= interval && interval <= Duration::from_secs(most), "{pulse:?}");
+                let interval = interval(activity, chance);
+                assert!(
+                    Duration::from_secs(least) <= interval && interval <= Duration::from_secs(most),
+                    "{activity:?}"
+                );
             }
         }
-        assert_ne!(interval(Pulse::default(), 0), interval(Pulse::default(), 999));
+        assert_ne!(interval(ReportActivity::default(), 0), interval(ReportActivity::default(), 999));
     }
 
     #[test]

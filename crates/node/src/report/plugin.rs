@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::misread::Misread;
+use crate::parse_error::ParseError;
 use nrh_core::text::bounded;
 
 /// Maximum run time. The plugins of the clouds take well under a second; at most they wait for a service of the cloud.
@@ -218,7 +218,7 @@ impl Pipe {
 /// Parses the credential from the output of a plugin.
 pub(crate) fn read(output: &[u8], version: &str) -> Result<Credential, String> {
     let answer: Answer = serde_json::from_slice(output).map_err(|error| {
-        format!("its answer of {} bytes is no ExecCredential: {}", output.len(), Misread::from(&error))
+        format!("its answer of {} bytes is no ExecCredential: {}", output.len(), ParseError::from(&error))
     })?;
     if answer.api_version != version {
         let found = bounded(&answer.api_version, 100);

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::orders::Execute;
+use super::command_queue::Execute;
 use crate::agent::{Agent, AgentSettings};
 use crate::args::ProbeArgs;
 use crate::collectors::Collectors;

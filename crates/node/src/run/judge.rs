@@ -28,7 +28,7 @@ const SAME_MOMENT: i64 = 3;
 
 /// The memory between judgements.
 #[derive(Debug)]
-pub(super) struct Judge {
+pub(super) struct Evaluator {
     thresholds: Thresholds,
     pub tracker: Tracker,
     pub conditions: Vec<Condition>,
@@ -49,7 +49,7 @@ pub(super) struct Judge {
 
 /// One judgement.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct Evaluation {
     /// The probe's part of the status.
     pub status: NodeRuntimeHealthStatus,
     /// Ids of tasks that are worth a query at once.
@@ -58,7 +58,7 @@ pub(super) struct Judged {
     pub urgent: bool,
 }
 
-impl Judge {
+impl Evaluator {
     pub(super) fn new(thresholds: Thresholds, saved: Saved) -> Self {
         Self {
             thresholds,
@@ -75,11 +75,11 @@ impl Judge {
     }
 
     /// Judges one set of observations.
-    pub(super) fn judge(&mut self, seen: &Observations, about: &About, wall: Timestamp, at: Instant) -> Judged {
+    pub(super) fn judge(&mut self, seen: &Observations, about: &About, wall: Timestamp, at: Instant) -> Evaluation {
         let thresholds = self.beside_the_kubelet(seen);
         let findings = diagnose(seen, self.tracker.known(), &thresholds);
         let tracked = self.tracker.step(seen.now, wall, &findings, &thresholds);
-        self.tell_changes(&tracked.faults, at);
+        self.log_changes(&tracked.faults, at);
         let safety = restart_safety(&tracked.faults, tracked.left_out, &findings);
         self.conditions = of_probe(&tracked.faults, &findings, &safety)
             .into_iter()
@@ -87,7 +87,7 @@ impl Judge {
             .collect();
         self.runtime = status::runtime(seen, about.endpoint.as_deref(), self.runtime.take());
         self.learn_kubelet(seen, &findings, wall);
-        Judged {
+        Evaluation {
             suspects: suspects(&tracked.faults, seen, &findings),
             urgent: tracked.faults.iter().any(|fault| !fault.kind.spec().lasting),
             status: self.status(seen, about, tracked, &safety),
@@ -115,7 +115,7 @@ impl Judge {
     }
 
     /// Records new suspicions, and logs the faults that appeared and disappeared.
-    fn tell_changes(&mut self, faults: &[Fault], at: Instant) {
+    fn log_changes(&mut self, faults: &[Fault], at: Instant) {
         let now: BTreeSet<String> = faults.iter().map(|fault| fault.id.clone()).collect();
         for fault in faults.iter().filter(|fault| !self.known.contains(&fault.id)) {
             tracing::warn!(fault = fault.id, state = ?fault.state, message = fault.message, "fault seen");
@@ -214,7 +214,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_healthy_node_makes_a_whole_report() {
-        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
         let wall = Timestamp::from_second(1_700_000_000).unwrap();
         let judged = judge.judge(&at(&mut Node::healthy(), 1000), &About::default(), wall, Instant::now());
         let status = judged.status;
@@ -234,7 +234,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_suspicion_is_noted_once_and_its_tasks_are_wanted() {
-        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
         let first = Instant::now();
@@ -247,7 +247,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_confirmation_is_counted_once_and_not_again_by_the_next_probe() {
-        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
         for second in (1000..1200).step_by(10) {
@@ -255,7 +255,7 @@ mod tests {
         }
         assert_eq!(judge.confirmations, [(FaultType::HungContainer, 1)].into());
         let saved = Saved { tracker: judge.tracker.clone(), ..Saved::default() };
-        let mut next = Judge::new(Thresholds::default(), saved);
+        let mut next = Evaluator::new(Thresholds::default(), saved);
         let judged = next.judge(&at(&mut node, 1210), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         assert_eq!((judged.status.faults[0].state, next.confirmations.len()), (FaultState::Confirmed, 0));
     }
@@ -263,7 +263,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_the_node_itself_lacks_makes_no_collector_check_more_often() {
         use nrh_core::observation::Reading;
-        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         let Reading::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
         disks.filesystems[0].bytes.left = 0;
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn conditions_keep_the_time_of_their_transition() {
-        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         let wall = |second| Timestamp::from_second(second).unwrap();
         judge.judge(&at(&mut node, 1000), &About::default(), wall(5000), Instant::now());
@@ -288,7 +288,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_runtime_is_remembered_while_it_is_away() {
-        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         node.runtime = nrh_core::observation::Reading::Failed { error: "refused".into(), age: Duration::ZERO };
@@ -299,8 +299,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_start_of_the_kubelet_is_never_moved_past_what_it_has_written() {
         let second = |second| Timestamp::from_second(second).unwrap();
-        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
-        let mut began = |judge: &mut Judge, up: u64, wall: i64, ticks: u64| {
+        let (mut judge, mut node) = (Evaluator::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let mut began = |judge: &mut Evaluator, up: u64, wall: i64, ticks: u64| {
             node.kubelet().process = Some((60, ticks, Duration::from_secs(up - 400)));
             let judged = judge.judge(&at(&mut node, up), &About::default(), second(wall), Instant::now());
             judged.status.kubelet.unwrap().started_at.unwrap().as_second()
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(began(&mut judge, 1020, 60_620, 6000), 50_000, "the clock was set forward");
         // A restarted probe keeps it.
         let saved = Saved { kubelet: judge.process, ..Saved::default() };
-        let mut judge = Judge::new(Thresholds::default(), saved);
+        let mut judge = Evaluator::new(Thresholds::default(), saved);
         assert_eq!(began(&mut judge, 1030, 60_630, 6000), 50_000);
         assert_eq!(began(&mut judge, 1040, 40_640, 6000), 40_000, "the clock was set back");
         assert_eq!(began(&mut judge, 1050, 40_650, 6001), 40_000, "another process");
@@ -318,13 +318,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_has_once_made_a_pod_since_its_start_goes_on_having_done_so() {
-        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
-        let makes = |judge: &mut Judge, node: &mut Node, second| {
+        let (mut judge, mut node) = (Evaluator::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let makes = |judge: &mut Evaluator, node: &mut Node, second| {
             let judged = judge.judge(&at(node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
             judged.status.kubelet.unwrap().creates_pods
         };
         assert_eq!(makes(&mut judge, &mut node, 1000), Some(true));
-        node.table().retain(|process| !matches!(process.part, nrh_core::observation::Part::Shim { .. }));
+        node.table().retain(|process| !matches!(process.role, nrh_core::observation::ProcessRole::Shim { .. }));
         assert_eq!(makes(&mut judge, &mut node, 1010), Some(true));
         node.kubelet().process = Some((61, 90_000, Duration::from_secs(30)));
         assert_eq!(makes(&mut judge, &mut node, 1020), Some(false), "another process");
@@ -336,7 +336,7 @@ mod tests {
     async fn a_patient_kubelet_is_waited_for_also_after_its_end() {
         use nrh_core::faults::leaked_shim;
         use nrh_core::observation::{KubeletSettings, SettingsSource};
-        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let (mut judge, mut node) = (Evaluator::new(Thresholds::default(), Saved::default()), Node::healthy());
         assert_eq!(judge.beside_the_kubelet(&node), Thresholds::default());
         let request_timeout = Duration::from_mins(15);
         let settings = KubeletSettings { request_timeout, evented_pleg: false, source: SettingsSource::Flags };

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::collectors::{Collectors, Hints};
 use crate::report::draft::Draft;
-use nrh_api::evidence::Outstanding;
+use nrh_api::evidence::CallCounts;
 use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::node_condition::NodeCondition;
 use nrh_server as server;
@@ -48,7 +48,7 @@ pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newe
     };
     let metrics = move || async move {
         let draft = newest.borrow().clone();
-        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &collectors.outstanding(), collectors.hints()))
+        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &collectors.call_counts(), collectors.hints()))
             .into_response()
     };
     let app = Router::new().route("/livez", get(live)).route("/metrics", get(metrics));
@@ -57,7 +57,7 @@ pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newe
 }
 
 /// Returns all metrics as text. Labels are from closed sets, so nothing needs escaping.
-fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
+fn text(draft: Option<&Draft>, calls: &CallCounts, hints: Hints) -> String {
     let mut out = String::new();
     gauge(&mut out, "nrh_probe_collector_age_seconds", "Seconds since the last completed check of a collector.");
     let older = draft.map_or(0, |draft| draft.made.elapsed().as_secs());
@@ -76,12 +76,12 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
         line(&mut out, "nrh_probe_calls_in_flight", &[("collector", collector)], *count);
     }
     head(&mut out, "counter", "nrh_probe_calls_abandoned_total", "Calls dropped without an answer.");
-    for (collector, count) in &calls.given_up {
+    for (collector, count) in &calls.abandoned {
         line(&mut out, "nrh_probe_calls_abandoned_total", &[("collector", collector)], *count);
     }
     let name = "nrh_probe_stalled_seconds_total";
     head(&mut out, "counter", name, "Time in which calls were out and the probe itself could not run.");
-    for (collector, seconds) in &calls.held_up_seconds {
+    for (collector, seconds) in &calls.stalled_seconds {
         line(&mut out, name, &[("collector", collector)], *seconds);
     }
     let name = "nrh_probe_kernel_records_total";
@@ -163,10 +163,10 @@ mod tests {
         let mut draft = Draft::new(status, tokio::time::Instant::now(), None, 0);
         draft.confirmations.insert(FaultType::HungContainer, 3);
         draft.bundles = Counts { kept: 4, lost: 1 };
-        let calls = Outstanding {
+        let calls = CallCounts {
             out: [("lists".to_owned(), 1)].into(),
-            given_up: [("tasks".to_owned(), 2)].into(),
-            held_up_seconds: [("lists".to_owned(), 2.5)].into(),
+            abandoned: [("tasks".to_owned(), 2)].into(),
+            stalled_seconds: [("lists".to_owned(), 2.5)].into(),
         };
         let text = text(Some(&draft), &calls, Hints { read: 7, dropped: 5, checks: 2 });
         assert!(text.contains("nrh_probe_kernel_records_total{outcome=\"Dropped\"} 5\n"), "{text}");

@@ -17,7 +17,7 @@ const RHYTHM: Duration = Duration::from_secs(30);
 
 /// Maintains the markers until the probe ends. Removing our own marker is no action, so it also happens if actions are
 /// disabled.
-pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<Command>) {
+pub(super) async fn run(settings: AgentSettings, mut command: watch::Receiver<Command>) {
     let mut is_told = false;
     // A separate reader: checks of the executor that the kernel blocks must not prevent the removal of a marker.
     let reader = Reader::default();
@@ -28,7 +28,7 @@ pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<C
             let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
             let (boot, uptime) =
                 moment().map_err(|error| SentinelError::Io { what: "read the clock".into(), error })?;
-            sentinel::tend(&Folder::open_to_remove(&host)?, &node, order.as_ref(), &boot, uptime)
+            sentinel::remove_obsolete_markers(&Folder::open_to_remove(&host)?, &node, order.as_ref(), &boot, uptime)
         };
         match reader.run(settings.bounds.processes, work).await {
             Ok(Ok(_)) => is_told = false,
@@ -114,7 +114,7 @@ mod tests {
         let settings = node(host.path());
         marked(host.path());
         let (sender, command) = watch::channel(Command::default());
-        let keeper = tokio::spawn(tend(settings, command));
+        let keeper = tokio::spawn(run(settings, command));
         assert!(!is_gone(host.path(), Duration::from_millis(500)).await, "nothing is known of its order yet");
         sender.send_replace(told(Some(order("op-1"))));
         assert!(!is_gone(host.path(), Duration::from_millis(1500)).await, "its order stands");

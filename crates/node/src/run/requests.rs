@@ -28,7 +28,7 @@ struct Request<T> {
 impl<T: Clone + Default + PartialEq> Request<T> {
     /// Reads the current request; returns whether a check starts with it. No request at all means that the object is
     /// gone: in the next object every request is new.
-    fn hear(&mut self, wanted: &T, now: Instant) -> bool {
+    fn receive(&mut self, wanted: &T, now: Instant) -> bool {
         if *wanted == T::default() {
             *self = Self::default();
         }
@@ -67,9 +67,9 @@ pub(super) struct Requests {
 
 impl Requests {
     /// Reads the command of the node; returns whether all collectors have to check now.
-    pub(super) fn hear(&mut self, command: &Command, now: Instant) -> bool {
+    pub(super) fn receive(&mut self, command: &Command, now: Instant) -> bool {
         let (sequence, check) =
-            (self.sequences.hear(&command.check_sequence, now), self.checks.hear(&command.check_requested, now));
+            (self.sequences.receive(&command.check_sequence, now), self.checks.receive(&command.check_requested, now));
         sequence || check
     }
 
@@ -103,7 +103,7 @@ impl Requests {
 fn checked<T>(reading: &Reading<T>, since: Duration) -> bool {
     match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => *age <= since,
-        Reading::Hung { .. } | Reading::Blind { .. } => true,
+        Reading::Hung { .. } | Reading::Unavailable { .. } => true,
         Reading::Never => false,
     }
 }
@@ -143,19 +143,22 @@ mod tests {
     #[test]
     fn each_request_is_answered_once_and_the_newest_of_those_that_came_meanwhile_after_it() {
         let (mut requests, began, seen) = (Requests::default(), Instant::now(), Node::healthy());
-        assert!(!requests.hear(&Command::default(), began) && !requests.hear(&Command::NONE, began));
-        assert!(requests.hear(&told(3, None), began) && requests.is_open());
-        assert!(!requests.hear(&told(4, None), began) && !requests.hear(&told(5, None), began), "one is under way");
+        assert!(!requests.receive(&Command::default(), began) && !requests.receive(&Command::NONE, began));
+        assert!(requests.receive(&told(3, None), began) && requests.is_open());
+        assert!(
+            !requests.receive(&told(4, None), began) && !requests.receive(&told(5, None), began),
+            "one is under way"
+        );
         requests.settle(&seen, began + SEQUENCE_WITHIN, TriState::True);
         assert_eq!((requests.answers, requests.is_open()), (1, false));
-        assert!(requests.hear(&told(5, None), began + secs(3)));
+        assert!(requests.receive(&told(5, None), began + secs(3)));
         requests.settle(&seen, began + secs(6), TriState::True);
-        assert!(!requests.hear(&told(5, None), began + secs(7)), "it is answered");
+        assert!(!requests.receive(&told(5, None), began + secs(7)), "it is answered");
         // The object is deleted and created again: its numbers start again.
-        assert!(!requests.hear(&Command::NONE, began + secs(8)));
-        assert!(requests.hear(&told(1, None), began + secs(9)));
+        assert!(!requests.receive(&Command::NONE, began + secs(8)));
+        assert!(requests.receive(&told(1, None), began + secs(9)));
         requests.settle(&seen, began + secs(12), TriState::True);
-        assert!(requests.hear(&told(5, None), began + secs(13)));
+        assert!(requests.receive(&told(5, None), began + secs(13)));
     }
 
     #[test]
@@ -167,7 +170,7 @@ mod tests {
             took: Duration::from_millis(5),
         };
         node.tasks.insert("slow".into(), aged(60));
-        assert!(requests.hear(&told(1, Some("a")), began));
+        assert!(requests.receive(&told(1, Some("a")), began));
         requests.settle(&node, began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered()), (1, None), "the controller's is answered");
         node.tasks.insert("slow".into(), aged(2));
@@ -176,11 +179,11 @@ mod tests {
         assert!(!requests.is_open());
         // A hanging task has given all it can give; an unavailable one is not waited for.
         node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });
-        assert!(requests.hear(&told(1, Some("b")), began + secs(20)));
+        assert!(requests.receive(&told(1, Some("b")), began + secs(20)));
         requests.settle(&node, began + secs(22), TriState::True);
         assert_eq!(requests.check_answered().map(String::as_str), Some("b"));
         node.tasks.insert("slow".into(), aged(600));
-        assert!(requests.hear(&told(1, Some("a")), began + secs(30)), "the same name as once before");
+        assert!(requests.receive(&told(1, Some("a")), began + secs(30)), "the same name as once before");
         requests.settle(&node, began + secs(100), TriState::True);
         requests.settle(&node, began + secs(41), TriState::Unknown);
         assert_eq!(

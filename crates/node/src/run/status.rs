@@ -30,10 +30,10 @@ pub(super) struct About {
 
 pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
     let collectors = collectors(seen);
-    let blind = collectors.iter().filter(|collector| collector.state == CollectorState::Unavailable);
-    let blind = blind.map(|collector| format!("collector {}: {}", collector.name, collector.message));
+    let unavailable = collectors.iter().filter(|collector| collector.state == CollectorState::Unavailable);
+    let unavailable = unavailable.map(|collector| format!("collector {}: {}", collector.name, collector.message));
     let no_systemd = (seen.bus.value() == Some(&BusSeen::NoBus)).then(|| NO_SYSTEMD.to_owned());
-    let missing = blind.chain(about.missing.iter().cloned()).chain(no_systemd).map(|line| bounded(&line, LINE));
+    let missing = unavailable.chain(about.missing.iter().cloned()).chain(no_systemd).map(|line| bounded(&line, LINE));
     ProbeStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         mode: about.mode,
@@ -93,7 +93,7 @@ fn collector<T>(name: &str, reading: &Reading<T>) -> CollectorStatus {
         Reading::Done { .. } => (CollectorState::Ok, String::new()),
         Reading::Hung { out } => (CollectorState::Hung, format!("a call has been out for {} s", out.as_secs())),
         Reading::Failed { error, .. } => (CollectorState::Failed, error.clone()),
-        Reading::Blind { reason } => (CollectorState::Unavailable, reason.clone()),
+        Reading::Unavailable { reason } => (CollectorState::Unavailable, reason.clone()),
     };
     CollectorStatus {
         name: name.to_owned(),
@@ -129,7 +129,7 @@ fn tasks(seen: &Observations) -> CollectorStatus {
 pub(super) fn age<T>(reading: &Reading<T>) -> Option<Duration> {
     match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => Some(*age),
-        Reading::Never | Reading::Hung { .. } | Reading::Blind { .. } => None,
+        Reading::Never | Reading::Hung { .. } | Reading::Unavailable { .. } => None,
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_by_collector_and_bounded() {
         let about = About { missing: vec!["x".repeat(10_000); 100], ..About::default() };
-        let probe = probe(&Node::blind(), &about);
+        let probe = probe(&Node::unavailable(), &about);
         assert_eq!(probe.missing_capabilities.len(), MAX_MISSING);
         assert!(probe.missing_capabilities[0].starts_with("collector runtime: "));
         assert!(probe.missing_capabilities.iter().all(|line| line.len() <= LINE));

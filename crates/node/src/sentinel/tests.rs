@@ -55,7 +55,7 @@ fn issued(operation: &str) -> CurrentCommand {
 }
 
 fn tended(host: &Host, order: Option<&CurrentCommand>) -> Vec<(String, &'static str)> {
-    tend(&host.folder(), "n1", order, "boot", Duration::from_secs(1000)).unwrap()
+    remove_obsolete_markers(&host.folder(), "n1", order, "boot", Duration::from_secs(1000)).unwrap()
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_folder_that_vanishes_meanwhile_is_an_error_and_no_mark() {
     let said = folder.place(NAME, &mark()).unwrap_err().to_string();
     assert!(said.contains("cannot make /run/reboot-required"), "{said}");
     // Nothing is in a folder that is gone, which is no error.
-    assert_eq!(tend(&folder, "n1", None, "boot", Duration::ZERO).unwrap(), []);
+    assert_eq!(remove_obsolete_markers(&folder, "n1", None, "boot", Duration::ZERO).unwrap(), []);
 }
 
 #[test]
@@ -263,7 +263,9 @@ fn what_is_ours_goes_also_from_a_folder_in_which_none_may_be_put_any_more() {
     fs::set_permissions(host.path(""), fs::Permissions::from_mode(0o775)).unwrap();
     assert!(host.refused().contains("only its owner"));
     let folder = Folder::open_to_remove(host.0.path()).unwrap();
-    let removed = tend(&folder, "n1", Some(&CurrentCommand::Nothing), "boot", Duration::from_secs(1000)).unwrap();
+    let removed =
+        remove_obsolete_markers(&folder, "n1", Some(&CurrentCommand::Nothing), "boot", Duration::from_secs(1000))
+            .unwrap();
     assert_eq!(removed, [("op-1".to_owned(), "its command was withdrawn")]);
     assert_eq!(host.names(), [] as [String; 0]);
 }

@@ -42,7 +42,7 @@ impl<'t> Play<'t> {
             self.stuck.entry(name.to_owned()).or_default().push(stuck);
             return sentence;
         }
-        let sick = injected_fault::sickness(event, name, self.world.state.now);
+        let sick = injected_fault::injected_fault(event, name, self.world.state.now);
         // This fault replaces an earlier one with the same id.
         self.leaving.remove(&(name.to_owned(), sick.fault.id.clone()));
         if let Some(lasts) = event.lasts {

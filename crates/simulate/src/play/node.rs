@@ -38,7 +38,7 @@ const fn answer(is_true: bool) -> TriState {
 
 fn condition(node: &mut WorldNode, change: &ConditionEvent) -> String {
     let cures = change.cleared_by.iter().copied().collect();
-    node.set_curable_condition(&change.kind, change.condition(), cures);
+    node.set_restorable_condition(&change.kind, change.condition(), cures);
     let Some(status) = change.status else { return format!("condition {} of the Node is taken away", change.kind) };
     let why = if change.reason.is_empty() { String::new() } else { format!(" ({})", change.reason) };
     format!("another tool writes condition {}={}{why} on the Node", change.kind, status.as_str())

@@ -98,7 +98,7 @@ impl WorldNode {
     }
 
     /// Sets the current boot id in the Node and in the heartbeat.
-    pub(super) fn tell_boot(&mut self) {
+    pub(super) fn set_boot_id(&mut self) {
         let boot = format!("boot-{}", self.boots.count);
         if let Some(heartbeat) = &mut self.report.heartbeat {
             heartbeat.boot_id.clone_from(&boot);
@@ -123,7 +123,7 @@ impl WorldNode {
         if std::mem::take(&mut self.boots.is_cordoned) {
             self.view.unschedulable = false;
         }
-        self.tell_boot();
+        self.set_boot_id();
         false
     }
 }

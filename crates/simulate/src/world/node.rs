@@ -62,7 +62,7 @@ pub struct WorldNode {
     /// Actions that fail on it.
     pub fails: BTreeSet<ActionType>,
     /// Conditions of the Node that an action resolves.
-    pub(super) curable: Vec<super::conditions::Curable>,
+    pub(super) restorable: Vec<super::conditions::RestorableCondition>,
 }
 
 impl WorldNode {
@@ -71,7 +71,7 @@ impl WorldNode {
         let uid = format!("uid-{name}");
         let heartbeat = Heartbeat {
             arrived: CHECKED,
-            dated: true,
+            age_known: true,
             interval: INTERVAL,
             sequence: 1,
             boot_id: String::new(),
@@ -93,9 +93,9 @@ impl WorldNode {
             workloads: Vec::new(),
             boots: Boots::default(),
             fails: BTreeSet::new(),
-            curable: Vec::new(),
+            restorable: Vec::new(),
         };
-        node.tell_boot();
+        node.set_boot_id();
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
         node
     }

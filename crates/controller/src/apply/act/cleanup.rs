@@ -69,8 +69,9 @@ impl Applier {
     ) -> Result<Option<Remediation>, ApplyError> {
         let found = self.read_now::<Node>(node).await?;
         let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
-        let owes = |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.owes(marker);
-        let owing = self.known(name).filter(owes);
+        let has_pending =
+            |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.has_pending(marker);
+        let owing = self.known(name).filter(has_pending);
         // The watch of remediations may be further behind than the controller knows.
         if owing.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own(marker, &uid)) {
             let what = name_of(marker).0;
@@ -88,17 +89,17 @@ impl Applier {
         };
         if let Some(Release { patch, event, what }) = release {
             if let Err(error) = self.patch_node(node, &patch).await {
-                return Err(Box::pin(self.not_put_back(&found, name, owing.as_ref(), marker, error)).await);
+                return Err(Box::pin(self.report_refused_cleanup(&found, name, owing.as_ref(), marker, error)).await);
             }
             if let Some(kind) = event {
-                self.events.tell(&found, kind, format!("remediation {name}: {what}"));
+                self.events.send_event(&found, kind, format!("remediation {name}: {what}"));
             }
             tracing::info!(remediation = name, node, "{what}");
             return Ok(owing);
         }
         if let Some(left) = owing.as_ref().filter(|_| marker.is_taint()).and_then(|owing| taint::left(&found, owing)) {
             tracing::warn!(remediation = name, node, "{left}");
-            self.events.tell(&found, Kind::ActionNotExecuted, format!("remediation {name}: {left}"));
+            self.events.send_event(&found, Kind::ActionNotExecuted, format!("remediation {name}: {left}"));
         }
         found.fold(&mut self.cache.lock(), Instant::now());
         Ok(owing)
@@ -112,7 +113,7 @@ impl Applier {
     /// Notifies people that the API server refuses the removal of an owner annotation. If the remediation with the pending
     /// cleanup exists, it does so once, by an Event and in the remediation. If it no longer exists, it does so with each try,
     /// which the recorder folds into one Event. Every other cause of an unanswered call passes by itself.
-    pub(in crate::apply) async fn not_put_back(
+    pub(in crate::apply) async fn report_refused_cleanup(
         &self,
         node: &Node,
         name: &str,
@@ -139,10 +140,10 @@ impl Applier {
         }
         let node_name = node.name_any();
         let text = format!(
-            "remediation {name}: its {what} stays on the node: {why}; tried again until that is accepted, or until the {what} is yours: \
-             kubectl annotate node {node_name} {annotation}-"
+            "remediation {name}: its {what} stays on the node: {why}. The controller retries until the API server accepts the removal. To \
+             keep the {what}: kubectl annotate node {node_name} {annotation}-"
         );
-        self.events.tell(node, Kind::ActionNotExecuted, text);
+        self.events.send_event(node, Kind::ActionNotExecuted, text);
         error.into()
     }
 }
@@ -170,7 +171,7 @@ fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) ->
             what: format!("remediation {successor} takes over the cordon"),
         };
     }
-    put_back(node)
+    release_cordon_and_uncordon(node)
 }
 
 /// Removes the owner annotation only, because it does not prove who cordoned the node. A tool may have saved the annotation and
@@ -206,7 +207,7 @@ fn without_mark(node: &Node) -> Value {
 
 /// The write that ends this controller's part in a node's cordon, and its effect in words. If somebody else has begun to take the
 /// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
-fn put_back(node: &Node) -> Release {
+fn release_cordon_and_uncordon(node: &Node) -> Release {
     let metadata = without_mark(node);
     if let Some(mark) = nodes::maintained(node).first() {
         let name = node.name_any();
@@ -264,9 +265,10 @@ mod tests {
 
     #[test]
     fn a_node_that_others_take_out_of_service_stays_cordoned() {
-        let frees = |extra: Value| put_back(&node(&extra)).patch.pointer("/spec/unschedulable").is_some();
+        let frees =
+            |extra: Value| release_cordon_and_uncordon(&node(&extra)).patch.pointer("/spec/unschedulable").is_some();
         assert!(frees(json!({})));
-        assert_eq!(put_back(&node(&json!({}))).event, Some(Kind::Uncordoned));
+        assert_eq!(release_cordon_and_uncordon(&node(&json!({}))).event, Some(Kind::Uncordoned));
         let condition =
             |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
         assert!(frees(condition("False")));
@@ -275,7 +277,7 @@ mod tests {
             let taint = json!({"key": key, "effect": "NoSchedule"});
             assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})), "{key}");
         }
-        let Release { patch, event, what } = put_back(&node(&condition("True")));
+        let Release { patch, event, what } = release_cordon_and_uncordon(&node(&condition("True")));
         assert_eq!(event, Some(Kind::ActionNotExecuted), "it is not uncordoned");
         assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
         assert!(what.contains("DrainInProgress"), "{what}");

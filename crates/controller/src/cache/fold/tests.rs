@@ -101,7 +101,7 @@ fn a_condition_is_news_where_a_policy_asks_for_it_and_its_heartbeat_is_none() {
     let news = conditions(2, &bad(1)).fold(&mut state, now);
     assert_eq!(news, Changed::Nothing, "nobody asks for it");
     state.refresh(now, Timestamp::UNIX_EPOCH);
-    assert_eq!(state.snapshot.noticed.len(), 0);
+    assert_eq!(state.snapshot.matched_conditions.len(), 0);
     // It stands there when the policy comes, and counts from then on.
     let later = now + Duration::from_mins(1);
     assert_eq!(asks(3, &[]).fold(&mut state, later), Changed::Matters);
@@ -109,26 +109,26 @@ fn a_condition_is_news_where_a_policy_asks_for_it_and_its_heartbeat_is_none() {
         let news = conditions(2 + minute, &bad(minute)).fold(&mut state, later + Duration::from_mins(minute));
         assert_eq!(news, Changed::Nothing, "a heartbeat with another message");
     }
-    let noticed = |state: &mut State, seconds: u64| {
+    let matched_conditions = |state: &mut State, seconds: u64| {
         let wall = Timestamp::from_second(i64::try_from(seconds).unwrap()).unwrap();
         state.refresh(now + Duration::from_secs(seconds), wall);
-        state.snapshot.noticed.get("w1").map(|all| all[0].clone())
+        state.snapshot.matched_conditions.get("w1").map(|all| all[0].clone())
     };
-    let first = noticed(&mut state, 400).unwrap();
+    let first = matched_conditions(&mut state, 400).unwrap();
     assert_eq!((first.longest().as_secs(), first.first_seen.as_second()), (340, 60));
     assert_eq!(first.condition.message, "hung at 1", "as it was when the policy found it");
-    let again = noticed(&mut state, 401).unwrap();
+    let again = matched_conditions(&mut state, 401).unwrap();
     assert_eq!(again.first_seen, first.first_seen, "the same from pass to pass");
     let news = conditions(9, &deadlock("True", "TaskHung", "m", &beat(9))).fold(&mut state, later);
     assert_eq!(news, Changed::Matters, "another reason");
-    assert_eq!(noticed(&mut state, 500).unwrap().longest().as_secs(), 440, "whatever the reason");
+    assert_eq!(matched_conditions(&mut state, 500).unwrap().longest().as_secs(), 440, "whatever the reason");
     // Gone for a moment, and no pass has seen it so.
     let flip = now + Duration::from_secs(510);
     assert_eq!(conditions(10, &deadlock("False", "Fine", "well", &beat(9))).fold(&mut state, flip), Changed::Matters);
     assert_eq!(conditions(11, &bad(9)).fold(&mut state, flip), Changed::Matters);
-    assert_eq!(noticed(&mut state, 600).unwrap().longest().as_secs(), 90);
+    assert_eq!(matched_conditions(&mut state, 600).unwrap().longest().as_secs(), 90);
     assert_eq!(asks(12, &["TaskHung"]).fold(&mut state, flip), Changed::Matters);
-    assert_eq!(noticed(&mut state, 601), None, "not for this reason");
+    assert_eq!(matched_conditions(&mut state, 601), None, "not for this reason");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn of_the_pods_of_a_set_that_is_well_or_gone_nothing_is_kept() {
     let known = |state: &State| state.known_pods.seen(now).len();
     for version in [1, 3] {
         daemon_set(version, 0).fold(&mut state, now);
-        assert!(state.daemon_sets["d/ds"].troubled);
+        assert!(state.daemon_sets["d/ds"].has_unready_pods);
         state.known_pods.note_set("d/ds", &named, std::slice::from_ref(&pod), &asked, now);
         assert_eq!(known(&state), 1);
         if version == 1 {

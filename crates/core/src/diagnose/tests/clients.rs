@@ -7,8 +7,8 @@ const BORN: &str = "cccc00000000000000000000000000000000000000000000000000000000
 
 /// A client below the shim of the first sandbox.
 fn client(verb: &str, age: u64, id: &str) -> ProcessSeen {
-    let part = Part::RuntimeClient { verb: verb.into(), container_id: Some(id.into()) };
-    ProcessSeen { age: Duration::from_secs(age), parent: 100, command: "runc".into(), ..process(300, part) }
+    let role = ProcessRole::RuntimeClient { verb: verb.into(), container_id: Some(id.into()) };
+    ProcessSeen { age: Duration::from_secs(age), parent: 100, command: "runc".into(), ..process(300, role) }
 }
 
 fn with(client: ProcessSeen) -> Node {
@@ -49,7 +49,7 @@ fn a_create_without_progress_is_told_long_before_it_is_old_and_one_that_works_is
 #[test]
 fn a_sandbox_that_is_in_no_list_yet_goes_by_its_id_and_is_the_same_when_it_is() {
     let mut making = with(client("create", 400, BORN));
-    making.table().push(process(310, Part::Shim { id: BORN.into(), living_children: 1 }));
+    making.table().push(process(310, ProcessRole::Shim { id: BORN.into(), living_children: 1 }));
     making.table().iter_mut().find(|process| process.pid == 300).unwrap().parent = 310;
     let findings = making.findings();
     assert_eq!((only(&findings).kind, only(&findings).key.as_str()), (KIND, BORN));
@@ -71,7 +71,7 @@ fn what_may_take_long_and_what_is_not_the_kubelets_is_nothing() {
     assert!(clean_at(&others.findings(), KIND, BORN).is_some());
     // With Docker the shims are anybody's.
     let mut docker = super::docker::healthy();
-    docker.table().push(process(310, Part::Shim { id: BORN.into(), living_children: 1 }));
+    docker.table().push(process(310, ProcessRole::Shim { id: BORN.into(), living_children: 1 }));
     docker.table().push(ProcessSeen { parent: 310, ..client("create", 4000, BORN) });
     assert!(docker.kinds().is_empty());
     docker.list().containers.push(ContainerSeen { state: ContainerState::Created, ..container(BORN, SANDBOX, "new") });
@@ -113,8 +113,8 @@ fn what_a_wrapper_has_called_is_told_and_not_the_wrapper() {
     assert_eq!(node.kinds(), []);
     assert_eq!(clean_at(&node.findings(), KIND, BORN), None);
     // A client of another container below it is no reason.
-    node.table().iter_mut().find(|process| process.pid == 302).unwrap().part =
-        Part::RuntimeClient { verb: "kill".into(), container_id: Some(WORK.into()) };
+    node.table().iter_mut().find(|process| process.pid == 302).unwrap().role =
+        ProcessRole::RuntimeClient { verb: "kill".into(), container_id: Some(WORK.into()) };
     assert_eq!(told(&node), Some(301));
 }
 
@@ -131,6 +131,6 @@ fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
 #[test]
 fn one_that_cannot_be_proven_is_neither_there_nor_absent() {
     let mut node = Node::healthy();
-    node.unproven("runc", MayBe::RuntimeClient);
+    node.unproven("runc", PossibleRole::RuntimeClient);
     assert_eq!(clean_at(&node.findings(), KIND, "uid-one"), None);
 }

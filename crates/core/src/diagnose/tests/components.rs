@@ -12,7 +12,7 @@ fn a_refused_or_hung_version_call_is_sick_what_the_probe_lacks_is_not() {
         node.runtime = reading;
         assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
     }
-    node.runtime = Reading::Blind { reason: "no socket".into() };
+    node.runtime = Reading::Unavailable { reason: "no socket".into() };
     assert!(node.kinds().is_empty());
     assert_eq!(clean_at(&node.findings(), FaultType::RuntimeUnreachable, "runtime"), None);
 }

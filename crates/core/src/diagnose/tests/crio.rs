@@ -8,15 +8,15 @@ use crate::tri_state::TriState;
 /// The conmon of a container of the pod `one`, as `/proc` shows it: a child of process 1.
 fn conmon(pid: i32, id: &str, state: char, living_children: u32) -> ProcessSeen {
     let wchan = Some(if state == 'T' { "do_signal_stop" } else { "do_sys_poll" }.to_owned());
-    let part = Part::Monitor { id: id.into(), pod: Some(pod("one")), living_children };
-    ProcessSeen { state, wchan, command: "conmon".into(), ..process(pid, part) }
+    let role = ProcessRole::Monitor { id: id.into(), pod: Some(pod("one")), living_children };
+    ProcessSeen { state, wchan, command: "conmon".into(), ..process(pid, role) }
 }
 
 /// Each container stands alone with its conmon, and no process of the node is a shim.
 pub(super) fn with_crio(node: &mut Node) {
     node.kind = RuntimeKind::CriO;
     node.runtime = done(RuntimeSeen { name: "cri-o".into(), version: "1.37.0".into() });
-    node.table().retain(|process| !matches!(process.part, Part::Shim { .. }));
+    node.table().retain(|process| !matches!(process.role, ProcessRole::Shim { .. }));
     for (pid, id) in [(400, WORK), (401, SIDECAR), (402, OTHER_WORK)] {
         node.table().push(conmon(pid, id, 'S', 1));
     }
@@ -77,8 +77,8 @@ fn a_conmon_that_waits_for_a_disk_or_runs_is_no_fault() {
     }
     // That of podman serves no container of the kubelet.
     let mut node = crio();
-    let part = Part::Monitor { id: "ffff1".into(), pod: None, living_children: 0 };
-    node.table().push(ProcessSeen { state: 'T', command: "conmon".into(), ..process(410, part) });
+    let role = ProcessRole::Monitor { id: "ffff1".into(), pod: None, living_children: 0 };
+    node.table().push(ProcessSeen { state: 'T', command: "conmon".into(), ..process(410, role) });
     assert_eq!(node.kinds(), []);
 }
 
@@ -155,9 +155,9 @@ fn a_stopped_conmon_whose_container_is_gone_is_left_over() {
 fn a_create_that_hangs_below_its_conmon_is_its_pods() {
     let born = "cccc000000000000000000000000000000000000000000000000000000000000";
     let client = |parent, verb: &str| {
-        let part = Part::RuntimeClient { verb: verb.into(), container_id: Some(born.into()) };
+        let role = ProcessRole::RuntimeClient { verb: verb.into(), container_id: Some(born.into()) };
         let (age, still) = (Duration::from_secs(67), Some(Duration::from_mins(1)));
-        ProcessSeen { state: 'T', parent, command: "runc".into(), age, still, ..process(420, part) }
+        ProcessSeen { state: 'T', parent, command: "runc".into(), age, still, ..process(420, role) }
     };
     // No list has a container in creation.
     let mut node = crio();
@@ -174,7 +174,7 @@ fn a_create_that_hangs_below_its_conmon_is_its_pods() {
     assert_eq!(sighting.target.process.as_ref().map(|process| process.role), Some(Role::RuntimeClient));
     // CRI-O's own child is the kubelet's. What somebody else has called is not.
     let mut runtime = crio();
-    let daemon = runtime.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap();
+    let daemon = runtime.table().iter_mut().find(|process| process.role == ProcessRole::Runtime).unwrap();
     daemon.command = "crio".into();
     let pid = daemon.pid;
     for (parent, kinds) in [(pid, &[FaultType::RuntimeClientHung][..]), (1, &[])] {

@@ -1,7 +1,7 @@
 //! Docker: a shim and a lock for each container, and answers from memory.
 
 use super::*;
-use crate::observation::{RemovalSaid, RemovalSeen};
+use crate::observation::{RemovalSeen, RemovalState};
 
 const CONTAINER: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 
@@ -12,14 +12,14 @@ pub(super) fn healthy() -> Node {
     node.runtime = done(RuntimeSeen { name: "docker".into(), version: "20.10.24".into() });
     node.list().removals = Some(Vec::new());
     for (pid, id) in [(110, WORK), (120, SIDECAR), (210, OTHER_WORK)] {
-        node.table().push(process(pid, Part::Shim { id: id.into(), living_children: 1 }));
+        node.table().push(process(pid, ProcessRole::Shim { id: id.into(), living_children: 1 }));
     }
     let ids = [SANDBOX, OTHER, WORK, SIDECAR, OTHER_WORK];
     node.tasks = ids.map(|id| (id.to_owned(), done(TaskAnswer::DaemonAnswered))).into();
     node
 }
 
-fn removal(said: Option<RemovalSaid>) -> Node {
+fn removal(said: Option<RemovalState>) -> Node {
     let mut node = healthy();
     let container = ContainerSeen { state: ContainerState::Unknown, ..container(CONTAINER, SANDBOX, "old") };
     node.list().removals = Some(vec![RemovalSeen { container, said }]);
@@ -103,7 +103,7 @@ fn a_container_that_nobody_has_asked_about_is_not_known_to_be_well() {
     assert!(findings.coverage[&FaultType::HungContainer].gap().is_some());
     let mut node = healthy();
     for reading in node.tasks.values_mut() {
-        *reading = Reading::Blind { reason: "no socket of Docker".into() };
+        *reading = Reading::Unavailable { reason: "no socket of Docker".into() };
     }
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
@@ -118,7 +118,7 @@ fn a_process_that_is_gone_is_a_lost_task_where_the_process_table_is_the_nodes() 
     let findings = node.findings();
     assert_eq!((only(&findings).kind, only(&findings).key.as_str()), (FaultType::LostTask, WORK));
     assert!(only(&findings).message.contains("has lost its process"), "{}", only(&findings).message);
-    node.table().retain(|process| process.part != Part::Runtime);
+    node.table().retain(|process| process.role != ProcessRole::Runtime);
     let findings = node.findings();
     assert!(findings.sightings.is_empty(), "no hostPID, no verdict");
     assert_eq!(clean_at(&findings, FaultType::LostTask, WORK), None);
@@ -131,7 +131,7 @@ fn a_shim_of_somebody_elses_container_is_never_left_over() {
         [('S', 1, 900), ('S', 0, 2), ('S', 0, 900), ('T', 1, 900), ('T', 0, 900), ('Z', 0, 900)]
     {
         let mut node = healthy();
-        let shim = process(900, Part::Shim { id: CONTAINER.into(), living_children });
+        let shim = process(900, ProcessRole::Shim { id: CONTAINER.into(), living_children });
         node.table().push(ProcessSeen { state, age: Duration::from_secs(age), ..shim });
         for answer in [None, Some(TaskAnswer::NotFound), Some(TaskAnswer::DaemonAnswered), Some(TaskAnswer::Ended)] {
             node.tasks.remove(CONTAINER);
@@ -146,7 +146,7 @@ fn a_shim_of_somebody_elses_container_is_never_left_over() {
 #[test]
 fn a_stopped_shim_whose_listed_container_has_ended_is_left_over() {
     let mut node = healthy();
-    let shim = process(900, Part::Shim { id: CONTAINER.into(), living_children: 0 });
+    let shim = process(900, ProcessRole::Shim { id: CONTAINER.into(), living_children: 0 });
     node.table().push(ProcessSeen { state: 'T', ..shim });
     for state in [ContainerState::Running, ContainerState::Created, ContainerState::Unknown] {
         let mut node = node.clone();
@@ -172,7 +172,7 @@ fn a_stopped_shim_whose_listed_container_has_ended_is_left_over() {
 #[test]
 fn a_removal_that_has_failed_is_named_with_its_cause() {
     let cause = "unlinkat /var/lib/docker/overlay2/x: operation not permitted";
-    let findings = removal(Some(RemovalSaid::Failed(cause.into()))).findings();
+    let findings = removal(Some(RemovalState::Failed(cause.into()))).findings();
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::ContainerStuck, CONTAINER));
     assert_eq!(sighting.message, format!("Docker cannot remove container old of default/one: {cause}"));
@@ -181,7 +181,7 @@ fn a_removal_that_has_failed_is_named_with_its_cause() {
 
 #[test]
 fn a_removal_that_is_under_way_or_not_answered_for_is_none_that_has_failed() {
-    for (said, clean) in [(Some(RemovalSaid::NotFailed), true), (Some(RemovalSaid::Gone), true), (None, false)] {
+    for (said, clean) in [(Some(RemovalState::NotFailed), true), (Some(RemovalState::Gone), true), (None, false)] {
         let findings = removal(said.clone()).findings();
         assert!(findings.sightings.is_empty(), "{said:?}");
         let checked = clean_at(&findings, FaultType::ContainerStuck, CONTAINER);

@@ -105,14 +105,14 @@ fn without_lists_nothing_is_said_of_containers() {
 fn without_processes_the_fault_is_named_but_nothing_can_be_touched() {
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
-    node.processes = Reading::Blind { reason: "no host pid".into() };
+    node.processes = Reading::Unavailable { reason: "no host pid".into() };
     assert_eq!(only(&node.findings()).target.process, None);
 }
 
 #[test]
 fn on_docker_the_shim_serves_the_container() {
     let mut node = Node::healthy();
-    node.shim(SANDBOX).part = Part::Shim { id: WORK.into(), living_children: 1 };
+    node.shim(SANDBOX).role = ProcessRole::Shim { id: WORK.into(), living_children: 1 };
     node.tasks.insert(WORK.into(), done(TaskAnswer::NoAnswer));
     assert_eq!(only(&node.findings()).target.process.as_ref().map(|process| process.pid), Some(100));
 }

@@ -17,7 +17,7 @@ fn tracked(seconds: u64, age: impl Fn(u64) -> Option<u64>) -> Vec<(FaultType, cr
         node.kubelet().process = age.map(|age| (60, began(age), Duration::from_secs(age)));
         node.kubelet().healthz = age.map(|_| true);
         if age.is_none() {
-            node.table().retain(|process| process.part != Part::Kubelet);
+            node.table().retain(|process| process.role != ProcessRole::Kubelet);
         }
         let findings = diagnose(&node, tracker.known(), &thresholds);
         let faults = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
@@ -64,7 +64,7 @@ fn one_that_never_comes_up_is_down_and_the_evidence_tells_how_often_it_tried() {
 fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_check() {
     let kubelets = Kubelets { begun: 9, completed: 9, longest: Duration::from_secs(50) };
     let known = Known { host_processes: true, kubelets, ..Known::default() };
-    let findings = diagnose(&Node::blind(), known, &Thresholds::default());
+    let findings = diagnose(&Node::unavailable(), known, &Thresholds::default());
     assert!(of_node(&findings).is_empty());
     assert_eq!(clean_at(&findings, FaultType::KubeletCrashLoop, "kubelet"), None);
     let mut node = Node::healthy();

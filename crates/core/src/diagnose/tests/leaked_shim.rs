@@ -6,7 +6,8 @@ const LEFT: &str = "cccc00000000000000000000000000000000000000000000000000000000
 
 fn leaked() -> Node {
     let mut node = Node::healthy();
-    node.table().push(ProcessSeen { state: 'T', ..process(900, Part::Shim { id: LEFT.into(), living_children: 0 }) });
+    node.table()
+        .push(ProcessSeen { state: 'T', ..process(900, ProcessRole::Shim { id: LEFT.into(), living_children: 0 }) });
     node
 }
 
@@ -38,7 +39,7 @@ fn whatever_may_be_alive_protects_its_shim() {
     node.table().iter_mut().for_each(|p| p.parent = 50);
     cases.push(("its parent lives", node));
     let mut node = leaked();
-    node.shim(LEFT).part = Part::Shim { id: LEFT.into(), living_children: 1 };
+    node.shim(LEFT).role = ProcessRole::Shim { id: LEFT.into(), living_children: 1 };
     cases.push(("a child lives", node));
     let mut node = leaked();
     node.lists = Reading::Hung { out: Duration::from_secs(5) };
@@ -90,7 +91,7 @@ fn a_young_shim_that_runs_may_be_starting_and_a_short_id_is_not_the_kubelets() {
     assert!(node.kinds().is_empty());
     assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, LEFT), None);
     let mut node = leaked();
-    node.shim(LEFT).part = Part::Shim { id: "redis".into(), living_children: 0 };
+    node.shim(LEFT).role = ProcessRole::Shim { id: "redis".into(), living_children: 0 };
     assert!(node.kinds().is_empty());
     assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, "redis"), Some(1000));
 }
@@ -98,7 +99,7 @@ fn a_young_shim_that_runs_may_be_starting_and_a_short_id_is_not_the_kubelets() {
 #[test]
 fn a_shim_that_could_not_be_proven_may_be_the_one_that_is_missing() {
     let mut node = Node::healthy();
-    node.unproven("containerd-shim", MayBe::Shim);
+    node.unproven("containerd-shim", PossibleRole::Shim);
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
     assert_eq!(clean_at(&findings, FaultType::LeakedShim, LEFT), None);

@@ -75,7 +75,7 @@ fn the_fault_keeps_its_name_while_more_and_less_of_it_is_in_sight() {
     // The next try for the same pod has another sandbox, and meets the same fault.
     for sandbox in ["s1", "s2"] {
         let mut next = plugin(401, 90, sandbox, &[LOCK], false);
-        let Part::NetworkPlugin { pod_uid, .. } = &mut next.part else { panic!("no plugin") };
+        let ProcessRole::NetworkPlugin { pod_uid, .. } = &mut next.role else { panic!("no plugin") };
         *pod_uid = Some("uid-one".into());
         node.table()[at] = next;
         assert_eq!(only(&node.findings()).key, "uid-one");
@@ -97,13 +97,15 @@ fn what_is_old_and_not_blamed_now_is_not_clean() {
 
 #[test]
 fn a_call_that_could_not_be_proven_may_be_the_plugin_that_is_missing() {
-    for (may_be, age, clean) in
-        [(MayBe::NetworkPlugin, 60, None), (MayBe::NetworkPlugin, 59, Some(1000)), (MayBe::Other, 90, Some(1000))]
-    {
+    for (possible_role, age, clean) in [
+        (PossibleRole::NetworkPlugin, 60, None),
+        (PossibleRole::NetworkPlugin, 59, Some(1000)),
+        (PossibleRole::Other, 90, Some(1000)),
+    ] {
         let mut node = Node::healthy();
-        node.unproven("x", may_be);
+        node.unproven("x", possible_role);
         let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
         value.unproven[0].age = Duration::from_secs(age);
-        assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, "s1"), clean, "{may_be:?} {age}");
+        assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, "s1"), clean, "{possible_role:?} {age}");
     }
 }

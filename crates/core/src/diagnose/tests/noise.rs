@@ -11,7 +11,7 @@ use nrh_testbed_matrix::{Seen, Way};
 use super::crio::with_crio;
 use super::*;
 use crate::fault::FaultState;
-use crate::observation::{RemovalSaid, RemovalSeen};
+use crate::observation::{RemovalSeen, RemovalState};
 use crate::tracker::Tracker;
 
 /// Seconds between two checks of everything.
@@ -49,7 +49,7 @@ fn kubelet(node: &mut Node, age: Option<u64>) {
     kubelet.process = age.map(|age| (61, START * 100, Duration::from_secs(age)));
     kubelet.healthz = age.map(|age| age >= 5);
     if age.is_none() {
-        node.table().retain(|process| process.part != Part::Kubelet);
+        node.table().retain(|process| process.role != ProcessRole::Kubelet);
     }
 }
 
@@ -61,11 +61,11 @@ fn no_network(node: &mut Node) {
 
 /// A shim is stopped, what it served has ended, and the runtime does not answer.
 fn unresponsive(node: &mut Node) {
-    node.table().iter_mut().filter(|process| process.part == Part::Runtime).for_each(|daemon| {
+    node.table().iter_mut().filter(|process| process.role == ProcessRole::Runtime).for_each(|daemon| {
         daemon.command = "containerd".into();
     });
     let shim = node.shim(SANDBOX);
-    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
+    (shim.state, shim.role) = ('T', ProcessRole::Shim { id: SANDBOX.into(), living_children: 0 });
     node.runtime = failed("connection refused");
     (node.lists, node.status) = (failed("connection refused"), failed("connection refused"));
     node.tasks.clear();
@@ -82,7 +82,7 @@ fn one_more(node: &mut Node, number: u64, ready: bool, state: ContainerState) {
 }
 
 fn lonely_shim(node: &mut Node, pid: i32, id: &str) {
-    node.table().push(process(pid, Part::Shim { id: id.into(), living_children: 0 }));
+    node.table().push(process(pid, ProcessRole::Shim { id: id.into(), living_children: 0 }));
 }
 
 /// Tasks are asked in turn: what they said was said before the list, as it may be on a real node.
@@ -138,7 +138,7 @@ fn of_the_runtime() -> Vec<Timeline> {
             for number in 0..10 {
                 one_more(node, number, true, ContainerState::Running);
                 let id = node.list().containers.last().unwrap().id.clone();
-                node.list().rechecks.insert(id, OrphanRecheck::Confirmed);
+                node.list().orphan_checks.insert(id, OrphanCheck::Confirmed);
             }
             node.list().sandboxes.truncate(2);
             node.list().sandboxes_again.truncate(2);
@@ -146,7 +146,7 @@ fn of_the_runtime() -> Vec<Timeline> {
         timeline("a restart of the runtime", 120, &[F::RuntimeUnreachable], |node, t| {
             if t < 12 {
                 (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
-                node.table().retain(|process| process.part != Part::Runtime);
+                node.table().retain(|process| process.role != ProcessRole::Runtime);
             }
         }),
         timeline("an upgrade of the runtime", 120, &[F::RuntimeUnreachable], |node, t| {
@@ -195,7 +195,7 @@ fn of_the_kubelet() -> Vec<Timeline> {
             &[F::KubeletDown, F::ProbeDegraded],
             |node, t| {
                 if t < 30 {
-                    (node.runtime, node.lists) = (Reading::Never, Reading::Blind { reason: "no socket".into() });
+                    (node.runtime, node.lists) = (Reading::Never, Reading::Unavailable { reason: "no socket".into() });
                     node.tasks.clear();
                     node.table().clear();
                 }
@@ -314,7 +314,8 @@ fn of_networks() -> Vec<Timeline> {
         }),
         timeline("people attach to containers and watch them for an hour", 3600, &[], |node, t| {
             for (pid, verb) in [(301, "exec"), (302, "events"), (303, "run")] {
-                let client = process(pid, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
+                let client =
+                    process(pid, ProcessRole::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
                 node.table().push(ProcessSeen { age: Duration::from_secs(t), parent: 100, ..client });
             }
         }),
@@ -367,7 +368,7 @@ fn with_docker(node: &mut Node) {
 }
 
 /// A container whose removal was begun, and what Docker says of it.
-fn removal(node: &mut Node, said: RemovalSaid) {
+fn removal(node: &mut Node, said: RemovalState) {
     let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
     node.list().removals = Some(vec![RemovalSeen { container, said: Some(said) }]);
 }
@@ -415,7 +416,7 @@ fn of_docker() -> Vec<Timeline> {
             with_docker(node);
             for (pid, state, living_children) in [(500, 'S', 1), (501, 'S', 0), (502, 'T', 0), (503, 'T', 1)] {
                 let id = format!("{:064x}", t / 30 * 10 + u64::try_from(pid).unwrap());
-                let shim = process(pid, Part::Shim { id, living_children });
+                let shim = process(pid, ProcessRole::Shim { id, living_children });
                 node.table().push(ProcessSeen { state, ..shim });
             }
         }),
@@ -426,12 +427,12 @@ fn of_docker() -> Vec<Timeline> {
         }),
         timeline("a large container takes half an hour to remove", 1800, &[], |node, _| {
             with_docker(node);
-            removal(node, RemovalSaid::NotFailed);
+            removal(node, RemovalState::NotFailed);
         }),
         timeline("a removal fails for nine minutes", 900, &[F::ContainerStuck], |node, t| {
             with_docker(node);
             if t < 540 {
-                removal(node, RemovalSaid::Failed("device or resource busy".into()));
+                removal(node, RemovalState::Failed("device or resource busy".into()));
             }
         }),
         timeline("a quiet hour with CRI-O", 3600, &[], |node, _| with_crio(node)),
@@ -450,7 +451,7 @@ fn of_docker() -> Vec<Timeline> {
         timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
             node.kind = RuntimeKind::Other;
             node.tasks.clear();
-            node.table().retain(|process| !matches!(process.part, Part::Shim { .. }));
+            node.table().retain(|process| !matches!(process.role, ProcessRole::Shim { .. }));
         }),
     ]
 }
@@ -464,7 +465,7 @@ fn of_others() -> Vec<Timeline> {
         }),
         timeline("containers of other users in the same namespace", 1200, &[], |node, _| {
             node.list().containers.push(ContainerSeen { pod: None, ..container(NEW, "", "nerdctl") });
-            let own = Part::Shim { id: NEW.into(), living_children: 1 };
+            let own = ProcessRole::Shim { id: NEW.into(), living_children: 1 };
             node.table().push(process(500, own));
         }),
         timeline("a container of another user has ended and is kept", 1200, &[], |node, _| {
@@ -485,18 +486,18 @@ fn of_others() -> Vec<Timeline> {
         }),
         timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeDegraded], |node, t| {
             if t < 600 {
-                node.processes = Reading::Blind { reason: "hidepid".into() };
+                node.processes = Reading::Unavailable { reason: "hidepid".into() };
             }
         }),
         timeline("a shim that cannot be proven waits for a disk", 300, &[], |node, t| {
             if t < 120 {
                 node.table().retain(|process| process.pid != 100);
-                node.unproven("containerd-shim", MayBe::Shim);
+                node.unproven("containerd-shim", PossibleRole::Shim);
             }
         }),
         timeline("nothing answers for a while, and nobody can look", 900, &[FaultType::ProbeDegraded], |node, t| {
             if t < 600 {
-                *node = Node { now: node.now, ..Node::blind() };
+                *node = Node { now: node.now, ..Node::unavailable() };
             }
         }),
     ]
@@ -575,7 +576,7 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
         }),
         (F::ContainerStuck, 610, |node, _| {
             with_docker(node);
-            removal(node, RemovalSaid::Failed("operation not permitted".into()));
+            removal(node, RemovalState::Failed("operation not permitted".into()));
         }),
         (F::RuntimeClientHung, 370, |node, t| node.runtime_client("create", t)),
         (F::RuntimeClientHung, 100, |node, t| {
@@ -597,7 +598,7 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
         }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
         (F::UnresponsiveShim, 130, |node, _| unresponsive(node)),
-        (F::ProbeDegraded, 610, |node, _| node.processes = Reading::Blind { reason: "hidepid".into() }),
+        (F::ProbeDegraded, 610, |node, _| node.processes = Reading::Unavailable { reason: "hidepid".into() }),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
         (F::GhostSandbox, 610, |node, _| {
             with_docker(node);

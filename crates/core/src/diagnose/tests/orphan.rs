@@ -24,12 +24,12 @@ fn running_does_harm_always_exited_only_without_a_kubelet() {
 #[test]
 fn only_a_confirmed_recheck_is_a_sighting() {
     for (recheck, clean) in
-        [(Some(OrphanRecheck::Refuted), Some(1000)), (Some(OrphanRecheck::NoAnswer), None), (None, None)]
+        [(Some(OrphanCheck::Refuted), Some(1000)), (Some(OrphanCheck::NoAnswer), None), (None, None)]
     {
         let mut node = Node::healthy();
         node.orphan(ContainerState::Running);
-        node.list().rechecks.clear();
-        node.list().rechecks.extend(recheck.map(|recheck| (WORK.to_owned(), recheck)));
+        node.list().orphan_checks.clear();
+        node.list().orphan_checks.extend(recheck.map(|recheck| (WORK.to_owned(), recheck)));
         let findings = node.findings();
         assert!(findings.sightings.is_empty(), "{recheck:?}");
         assert_eq!(clean_at(&findings, FaultType::OrphanContainer, WORK), clean, "{recheck:?}");
@@ -57,7 +57,7 @@ fn many_at_once_are_a_failed_list() {
         node.list().containers.push(container(id, sandbox, "more"));
     }
     let all: Vec<String> = node.list().containers.iter().map(|container| container.id.clone()).collect();
-    node.list().rechecks = all.into_iter().map(|id| (id, OrphanRecheck::Confirmed)).collect();
+    node.list().orphan_checks = all.into_iter().map(|id| (id, OrphanCheck::Confirmed)).collect();
     let findings = node.findings();
     assert!(!node.kinds().contains(&FaultType::OrphanContainer));
     assert_eq!(clean_at(&findings, FaultType::OrphanContainer, WORK), None);
@@ -69,7 +69,7 @@ fn the_containers_of_one_pod_are_no_failed_list() {
     node.orphan(ContainerState::Running);
     for id in ["b2", "b3", "b4"] {
         node.list().containers.push(container(id, SANDBOX, "more"));
-        node.list().rechecks.insert(id.into(), OrphanRecheck::Confirmed);
+        node.list().orphan_checks.insert(id.into(), OrphanCheck::Confirmed);
     }
     let orphans = node.kinds().iter().filter(|kind| **kind == FaultType::OrphanContainer).count();
     assert_eq!(orphans, 4);

@@ -47,7 +47,9 @@ fn what_is_in_a_part_counts() {
 #[test]
 fn a_shim_may_have_children_that_are_missing() {
     let mut leaked = Node::healthy();
-    leaked.table().push(ProcessSeen { state: 'T', ..process(900, Part::Shim { id: LEFT.into(), living_children: 0 }) });
+    leaked
+        .table()
+        .push(ProcessSeen { state: 'T', ..process(900, ProcessRole::Shim { id: LEFT.into(), living_children: 0 }) });
     assert_eq!(leaked.kinds(), [FaultType::LeakedShim]);
     cut(&mut leaked);
     assert_eq!(leaked.kinds(), []);
@@ -55,8 +57,8 @@ fn a_shim_may_have_children_that_are_missing() {
 
     let mut unresponsive = Node::healthy();
     let shim = unresponsive.shim(SANDBOX);
-    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
-    unresponsive.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap().command =
+    (shim.state, shim.role) = ('T', ProcessRole::Shim { id: SANDBOX.into(), living_children: 0 });
+    unresponsive.table().iter_mut().find(|process| process.role == ProcessRole::Runtime).unwrap().command =
         "containerd".into();
     unresponsive.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
     unresponsive.tasks.clear();
@@ -70,7 +72,7 @@ fn a_shim_may_have_children_that_are_missing() {
 fn a_runtime_that_is_not_in_a_part_may_run() {
     let mut node = Node::healthy();
     node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
-    node.table().retain(|process| process.part != Part::Runtime);
+    node.table().retain(|process| process.role != ProcessRole::Runtime);
     let known = Known { host_processes: true, ..Known::default() };
     let gone = |node: &Node| diagnose(node, known, &Thresholds::default()).runtime_gone;
     assert!(gone(&node));
@@ -81,7 +83,7 @@ fn a_runtime_that_is_not_in_a_part_may_run() {
     assert!(told.evidence[0].ends_with(WHY), "{:?}", told.evidence);
     // One that answers and is not seen says why nothing is judged by the table.
     let mut answers = Node::healthy();
-    answers.table().retain(|process| process.part != Part::Runtime);
+    answers.table().retain(|process| process.role != ProcessRole::Runtime);
     cut(&mut answers);
     assert_eq!(answers.findings().coverage[&FaultType::RuntimeClientHung].gap().unwrap().1, WHY);
 }

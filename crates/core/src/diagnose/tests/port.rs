@@ -50,7 +50,7 @@ fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
         (|node| node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO }, "does not answer"),
         (|node| node.runtime = Reading::Hung { out: Duration::from_secs(6) }, "does not answer"),
         (|node| node.lists = Reading::Hung { out: Duration::from_mins(2) }, "lists do not come back"),
-        (|node| node.lists = Reading::Blind { reason: "no socket".into() }, "lists do not come back"),
+        (|node| node.lists = Reading::Unavailable { reason: "no socket".into() }, "lists do not come back"),
         (
             |node| {
                 let network = NetworkSeen { ready: false, reason: String::new(), message: String::new() };

@@ -41,7 +41,7 @@ fn reading<T: Clone + std::fmt::Debug + 'static>(
         1 => Just(Reading::Never),
         1 => seconds(400).prop_map(|out| Reading::Hung { out }),
         1 => (text(), seconds(400)).prop_map(|(error, age)| Reading::Failed { error, age }),
-        1 => text().prop_map(|reason| Reading::Blind { reason }),
+        1 => text().prop_map(|reason| Reading::Unavailable { reason }),
     ]
     .boxed()
 }
@@ -59,7 +59,7 @@ fn lists() -> impl Strategy<Value = ListRound> {
             ContainerSeen { id, sandbox_id, name, pod, state, attempt }
         },
     );
-    let recheck = select(vec![OrphanRecheck::Confirmed, OrphanRecheck::Refuted, OrphanRecheck::NoAnswer]);
+    let recheck = select(vec![OrphanCheck::Confirmed, OrphanCheck::Refuted, OrphanCheck::NoAnswer]);
     (
         prop::collection::vec(sandbox, 0..4),
         prop::collection::vec(container, 0..5),
@@ -68,7 +68,7 @@ fn lists() -> impl Strategy<Value = ListRound> {
         prop::collection::btree_map(id(), prop::option::of(any::<bool>()), 0..4),
         (seconds(90), select(vec![900, 7 << 20, 9 << 20]), prop::collection::btree_map(id(), seconds(100), 0..3)),
     )
-        .prop_map(|(sandboxes, mut containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+        .prop_map(|(sandboxes, mut containers, sandboxes_again, orphan_checks, asked_sandboxes, more)| {
             // Ids are keys in every runtime: none was seen to list one twice, in two pods at that.
             containers.sort_by(|one, other| one.id.cmp(&other.id));
             containers.dedup_by(|one, other| one.id == other.id);
@@ -79,7 +79,7 @@ fn lists() -> impl Strategy<Value = ListRound> {
                 containers_before,
                 sandboxes_again,
                 answer_bytes,
-                rechecks,
+                orphan_checks,
                 unfinished,
                 asked_sandboxes,
                 removals: None,
@@ -88,13 +88,13 @@ fn lists() -> impl Strategy<Value = ListRound> {
         })
 }
 
-fn part() -> impl Strategy<Value = Part> {
+fn role() -> impl Strategy<Value = ProcessRole> {
     let plugin = (prop::option::of(id()), prop::collection::vec(path(), 0..3), any::<bool>(), 0_u32..4);
     prop_oneof![
-        2 => Just(Part::Runtime),
-        2 => Just(Part::Kubelet),
-        4 => (id(), 0_u32..2).prop_map(|(id, living_children)| Part::Shim { id, living_children }),
-        3 => plugin.prop_map(|(sandbox_id, holds, waits, waiters)| Part::NetworkPlugin {
+        2 => Just(ProcessRole::Runtime),
+        2 => Just(ProcessRole::Kubelet),
+        4 => (id(), 0_u32..2).prop_map(|(id, living_children)| ProcessRole::Shim { id, living_children }),
+        3 => plugin.prop_map(|(sandbox_id, holds, waits, waiters)| ProcessRole::NetworkPlugin {
             plugin: "ptp".into(),
             sandbox_id,
             pod_uid: None,
@@ -103,32 +103,33 @@ fn part() -> impl Strategy<Value = Part> {
             waiters,
         }),
         2 => (id(), prop::option::of(Just(pod("one"))), 0_u32..2)
-            .prop_map(|(id, pod, living_children)| Part::Monitor { id, pod, living_children }),
+            .prop_map(|(id, pod, living_children)| ProcessRole::Monitor { id, pod, living_children }),
         2 => (select(vec!["create", "delete", "exec"]), prop::option::of(id()))
-            .prop_map(|(verb, container_id)| Part::RuntimeClient { verb: verb.to_owned(), container_id }),
+            .prop_map(|(verb, container_id)| ProcessRole::RuntimeClient { verb: verb.to_owned(), container_id }),
     ]
 }
 
 fn processes() -> impl Strategy<Value = ProcessTable> {
-    let one = (2_i32..400, select(vec![1, 50]), seconds(2000), select(vec!['S', 'T', 'D', 'Z', 'R']), text(), part())
-        .prop_map(|(pid, parent, age, state, command, part)| ProcessSeen {
+    let one = (2_i32..400, select(vec![1, 50]), seconds(2000), select(vec!['S', 'T', 'D', 'Z', 'R']), text(), role())
+        .prop_map(|(pid, parent, age, state, command, role)| ProcessSeen {
             parent,
             age,
             state,
             command,
             still: (age.as_secs() % 2 == 0).then_some(age),
-            ..process(pid, part)
+            ..process(pid, role)
         });
-    let may_be = select(vec![MayBe::Shim, MayBe::NetworkPlugin, MayBe::RuntimeClient, MayBe::Other]);
-    let unproven = (2_i32..400, seconds(2000), text(), may_be, prop::option::of(seconds(400))).prop_map(
-        |(pid, age, command, may_be, waited)| Unproven {
+    let possible_role =
+        select(vec![PossibleRole::Shim, PossibleRole::NetworkPlugin, PossibleRole::RuntimeClient, PossibleRole::Other]);
+    let unproven = (2_i32..400, seconds(2000), text(), possible_role, prop::option::of(seconds(400))).prop_map(
+        |(pid, age, command, possible_role, waited)| UnprovenProcess {
             pid,
             start_ticks: 7,
             age,
             state: 'D',
             waited,
             command,
-            may_be,
+            possible_role,
         },
     );
     let why = || prop::option::weighted(0.2, select(vec!["too long".to_owned(), "ä\n".repeat(5000)]));
@@ -375,22 +376,22 @@ const COLLECTORS: [Collector; 11] = [
 
 /// The same node, had that collector not been able to check.
 fn without(node: &Node, collector: Collector) -> Node {
-    fn blind<T>() -> Reading<T> {
-        Reading::Blind { reason: "no permission".into() }
+    fn unavailable<T>() -> Reading<T> {
+        Reading::Unavailable { reason: "no permission".into() }
     }
     let mut node = node.clone();
     match collector {
-        Collector::Runtime => node.runtime = blind(),
-        Collector::Lists => node.lists = blind(),
+        Collector::Runtime => node.runtime = unavailable(),
+        Collector::Lists => node.lists = unavailable(),
         Collector::Tasks => node.tasks.clear(),
-        Collector::Processes => node.processes = blind(),
-        Collector::Kubelet => node.kubelet = blind(),
-        Collector::Host => node.host = blind(),
-        Collector::Disks => node.disks = blind(),
-        Collector::Status => node.status = blind(),
-        Collector::Port => node.port = blind(),
-        Collector::Bus => node.bus = blind(),
-        Collector::Clock => node.clock = blind(),
+        Collector::Processes => node.processes = unavailable(),
+        Collector::Kubelet => node.kubelet = unavailable(),
+        Collector::Host => node.host = unavailable(),
+        Collector::Disks => node.disks = unavailable(),
+        Collector::Status => node.status = unavailable(),
+        Collector::Port => node.port = unavailable(),
+        Collector::Bus => node.bus = unavailable(),
+        Collector::Clock => node.clock = unavailable(),
     }
     node
 }

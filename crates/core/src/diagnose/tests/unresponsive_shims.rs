@@ -9,7 +9,7 @@ fn unresponsive() -> Node {
     let mut node = Node::healthy();
     containerd(&mut node).command = "containerd".into();
     let shim = node.shim(SANDBOX);
-    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
+    (shim.state, shim.role) = ('T', ProcessRole::Shim { id: SANDBOX.into(), living_children: 0 });
     node.runtime = Reading::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
     node.lists = Reading::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
     node.tasks.clear();
@@ -17,7 +17,7 @@ fn unresponsive() -> Node {
 }
 
 fn containerd(node: &mut Node) -> &mut ProcessSeen {
-    node.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap()
+    node.table().iter_mut().find(|process| process.role == ProcessRole::Runtime).unwrap()
 }
 
 fn told(node: &Node) -> Option<Sighting> {
@@ -45,10 +45,10 @@ fn an_unresponsive_shim_beside_a_silent_runtime_is_named_with_its_process() {
 #[test]
 fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
     let changes: [fn(&mut ProcessSeen); 4] = [
-        |shim| shim.part = Part::Shim { id: SANDBOX.into(), living_children: 1 },
+        |shim| shim.role = ProcessRole::Shim { id: SANDBOX.into(), living_children: 1 },
         |shim| shim.state = 'S',
         |shim| shim.parent = 50,
-        |shim| shim.part = Part::Shim { id: "by-hand".into(), living_children: 0 },
+        |shim| shim.role = ProcessRole::Shim { id: "by-hand".into(), living_children: 0 },
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let mut node = unresponsive();
@@ -65,10 +65,10 @@ fn while_the_runtime_answers_nothing_waits_for_a_shim() {
     assert!(clean_at(&node.findings(), KIND, SANDBOX).is_some());
     // Between two starts of the runtime nothing is known; and what the probe lacks is not the runtime's fault.
     let mut node = unresponsive();
-    node.table().retain(|process| process.part != Part::Runtime);
+    node.table().retain(|process| process.role != ProcessRole::Runtime);
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     let mut node = unresponsive();
-    node.runtime = Reading::Blind { reason: "not mounted".into() };
+    node.runtime = Reading::Unavailable { reason: "not mounted".into() };
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
         let mut node = unresponsive();

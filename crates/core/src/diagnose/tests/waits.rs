@@ -58,7 +58,7 @@ fn daemons_are_checked_thread_by_thread() {
     assert!(clean_at(&findings, KIND, "60.6000").is_some());
     // The process table shows its first thread only, and of the whole daemon says nothing.
     let mut node = Node::healthy();
-    waits(node.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap(), 600);
+    waits(node.table().iter_mut().find(|process| process.role == ProcessRole::Runtime).unwrap(), 600);
     assert!(node.kinds().is_empty());
     node.host = Reading::Never;
     assert_eq!(clean_at(&node.findings(), KIND, "50.5000"), None);
@@ -70,7 +70,7 @@ fn daemons_are_checked_thread_by_thread() {
 #[test]
 fn what_cannot_be_proven_counts_by_what_it_may_be() {
     let mut node = Node::healthy();
-    node.unproven("runc", MayBe::Other);
+    node.unproven("runc", PossibleRole::Other);
     let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
     value.unproven[0].waited = Some(Duration::from_mins(5));
     let findings = node.findings();
@@ -85,7 +85,7 @@ fn what_cannot_be_proven_counts_by_what_it_may_be() {
 fn behind_one_dead_disk_not_everything_is_told() {
     let mut node = Node::healthy();
     for pid in 1000..1100_i32 {
-        let mut client = process(pid, Part::RuntimeClient { verb: "create".into(), container_id: None });
+        let mut client = process(pid, ProcessRole::RuntimeClient { verb: "create".into(), container_id: None });
         waits(&mut client, u64::try_from(pid).unwrap());
         node.table().push(client);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Checker;
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::docker::Docker;
 use crate::proc;
@@ -12,7 +12,7 @@ use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::Target;
 use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, MAX_WRAPPERS};
-use nrh_core::thresholds::STILL;
+use nrh_core::thresholds::NO_PROGRESS_TIME;
 
 /// How long the executor watches a client that is younger than a hung one.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -21,8 +21,9 @@ impl Checker {
     /// Checks that the client is as old as a hung one or makes no progress, and that it works for the kubelet. Its
     /// caller, directly or through a wrapper, must be the shim of the command's sandbox, or a shim of Docker for a
     /// container of the command's pod.
-    pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
-        let still = self.thresholds.bound(&STILL).saturating_add(self.thresholds.confirm(&CONFIRM).grace_period);
+    pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
+        let still =
+            self.thresholds.bound(&NO_PROGRESS_TIME).saturating_add(self.thresholds.confirm(&CONFIRM).grace_period);
         self.as_old_as(held, still.min(self.thresholds.bound(&AGE))).await?;
         if self.age(held).await? < self.thresholds.bound(&AGE) {
             self.makes_no_progress(held).await?;
@@ -64,7 +65,7 @@ impl Checker {
     }
 
     /// Checks that the client makes no progress while the executor watches.
-    async fn makes_no_progress(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+    async fn makes_no_progress(&self, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
         let before = self.progress(held).await?;
         tokio::time::sleep(WATCHED).await;
         let pid = held.process.pid;
@@ -78,7 +79,7 @@ impl Checker {
         }
     }
 
-    async fn progress(&self, held: &Arc<Held>) -> Result<Option<u64>, Refusal> {
+    async fn progress(&self, held: &Arc<PinnedProcess>) -> Result<Option<u64>, Refusal> {
         let (root, pid, start_ticks) = (self.prover.root().to_path_buf(), held.process.pid, held.process.start_ticks);
         let read = move || -> std::io::Result<Option<u64>> {
             let table = proc::table(&root)?;

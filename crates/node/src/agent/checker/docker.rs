@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::unit::is_docker;
 use super::{Checker, asked, recovered, same_object};
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect::tasks::ask;
 use crate::cri::tasks::Tasks;
@@ -44,7 +44,7 @@ impl Checker {
     pub(super) async fn docker_container_still_hung(
         &self,
         target: &Target,
-        held: &Arc<Held>,
+        held: &Arc<PinnedProcess>,
         signal: Option<Signal>,
     ) -> Result<(), Refusal> {
         let Proof::Shim { id, .. } = &held.proof else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Checker, asked, docker, recovered};
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect;
 use crate::proc;
@@ -16,7 +16,7 @@ use nrh_core::text::is_full_id;
 
 impl Checker {
     /// Checks that no ready sandbox and no container that can be running has its id, and that it has no living child.
-    pub(in crate::agent) async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+    pub(in crate::agent) async fn shim_still_leaked(&self, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
         let id = of_the_kubelets(held)?;
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
@@ -38,7 +38,7 @@ impl Checker {
     /// Checks that the conmon is stopped, and that it is not to be killed: nothing would watch its container.
     pub(in crate::agent) async fn conmon_still_stopped(
         &self,
-        held: &Arc<Held>,
+        held: &Arc<PinnedProcess>,
         signal: Option<Signal>,
     ) -> Result<(), Refusal> {
         let pid = held.process.pid;
@@ -54,7 +54,7 @@ impl Checker {
 
     /// Checks that the shim is stopped, or that it is older than any start of a sandbox and containerd knows no task of
     /// it.
-    async fn shim_is_useless(&self, held: &Arc<Held>, id: &str) -> Result<(), Refusal> {
+    async fn shim_is_useless(&self, held: &Arc<PinnedProcess>, id: &str) -> Result<(), Refusal> {
         if self.state(held).await? == Some('T') {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Checker {
 
 /// Returns the id that a shim serves, if the shim is one of the kubelet's. Nothing of Docker's is removed, whatever
 /// name the queried runtime reports.
-pub(super) fn of_the_kubelets(held: &Held) -> Result<&str, Refusal> {
+pub(super) fn of_the_kubelets(held: &PinnedProcess) -> Result<&str, Refusal> {
     let (Proof::Shim { id, .. } | Proof::Monitor { id, .. }) = &held.proof else {
         return Err(Refusal::cannot_check("the process is no shim"));
     };

@@ -13,7 +13,7 @@ use crate::runtime::Client;
 use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::FaultType;
-use nrh_core::faults::exhaustion::SICK;
+use nrh_core::faults::exhaustion::EXHAUSTED_PERCENT;
 use nrh_core::faults::orphan_container::dies_of_orphans;
 use nrh_core::faults::runtime_client_hung::ENDING;
 use nrh_core::observation::{ContainerSeen, ContainerState};
@@ -136,8 +136,10 @@ impl Checker {
         let root = self.prover.root().to_owned();
         let read = move || Handle::open(&root, pid).and_then(|handle| handle.open_files());
         match self.reader.run(self.bounds.processes, read).await? {
-            Ok(usage) if usage.is_at_least(SICK) => Ok(()),
-            Ok(_) => Err(recovered(format!("process {pid} does not use {SICK}% of the files it may have open"))),
+            Ok(usage) if usage.is_at_least(EXHAUSTED_PERCENT) => Ok(()),
+            Ok(_) => {
+                Err(recovered(format!("process {pid} does not use {EXHAUSTED_PERCENT}% of the files it may have open")))
+            }
             Err(error) => Err(Refusal::cannot_check(format!("cannot count the open files of process {pid}: {error}"))),
         }
     }

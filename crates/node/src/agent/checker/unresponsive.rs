@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::leaked::of_the_kubelets;
 use super::unit::is_silence;
 use super::{Checker, asked, recovered};
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
 use nrh_core::command::OutcomeReason;
@@ -14,7 +14,7 @@ use nrh_core::policy::Daemon;
 impl Checker {
     /// Checks that the runtime does not answer, and that the shim is stopped, has no living child, and has process 1 as
     /// its parent. Then the end of the shim ends nothing else, whatever the runtime would answer.
-    pub(in crate::agent) async fn shim_still_unresponsive(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+    pub(in crate::agent) async fn shim_still_unresponsive(&self, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
         of_the_kubelets(held)?;
         let pid = held.process.pid;
         // The shim of a VM needs no living child: the VM can be in the shim itself, or a child of process 1.

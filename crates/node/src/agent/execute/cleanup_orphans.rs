@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{CHECK_INTERVAL, done, failed, no_second_check, process, signal};
 use crate::agent::checker::{Bounds, Checker};
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
 use crate::deadline::Deadline;
@@ -31,7 +31,7 @@ pub(crate) enum Task {
 #[derive(Debug)]
 pub(in crate::agent) enum Allowed {
     /// End this shim.
-    Shim(Arc<Held>),
+    Shim(Arc<PinnedProcess>),
     /// Remove this container; it is stopped first unless it has ended.
     Container { cri: Cri, container_id: String, state: ContainerState },
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{no_second_check, process, signal};
 use crate::agent::checker::{Bounds, Checker};
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use nrh_core::action::{ReleaseHungProcess, Signal};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
@@ -20,7 +20,7 @@ pub(crate) struct Task {
 /// The process, held, and its signal.
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed {
-    held: Arc<Held>,
+    held: Arc<PinnedProcess>,
     signal: Signal,
 }
 

@@ -7,13 +7,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{CHECK_INTERVAL, done, failed};
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict;
 use crate::deadline::Deadline;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
-pub(super) async fn send(command: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
+pub(super) async fn send(
+    command: &ActionCommand,
+    held: &Arc<PinnedProcess>,
+    signal: Signal,
+    bound: Duration,
+) -> Outcome {
     let pid = held.process.pid;
     let before = match held.state() {
         Ok(Some(before)) => before,
@@ -60,7 +65,7 @@ pub(super) async fn send(command: &ActionCommand, held: &Arc<Held>, signal: Sign
 }
 
 /// Returns the effect of the signal, once it is visible. Reads `stat` only, which no process can delay.
-fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String>> {
+fn effect(held: &PinnedProcess, signal: Signal, before: char) -> io::Result<Option<String>> {
     let after = match held.state()? {
         None => "it has ended".to_owned(),
         Some(state) if signal == Signal::Cont && before == 'T' && state != 'T' => {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{CHECK_INTERVAL, done, failed, no_second_check, process};
 use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::reader::Reader;
-use crate::agent::target::Held;
+use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{group_of_pods, is_group_frozen};
 use crate::deadline::Deadline;
@@ -45,7 +45,7 @@ pub(crate) struct Task {
 pub(in crate::agent) struct Allowed {
     group: Arc<OwnedFd>,
     path: String,
-    held: Arc<Held>,
+    held: Arc<PinnedProcess>,
     reader: Reader,
 }
 
@@ -112,7 +112,12 @@ async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) 
 
 /// Opens the container's group that is frozen itself, if the process is in it, and no group above the container's is frozen. Returns
 /// its path too.
-fn frozen_itself(host: &Path, folder: &Path, container: &Path, held: &Held) -> Result<(OwnedFd, String), Refusal> {
+fn frozen_itself(
+    host: &Path,
+    folder: &Path,
+    container: &Path,
+    held: &PinnedProcess,
+) -> Result<(OwnedFd, String), Refusal> {
     let pid = held.process.pid;
     let unread =
         |error: io::Error| Refusal::cannot_check(format!("cannot read control group /{}: {error}", folder.display()));

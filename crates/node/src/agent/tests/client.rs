@@ -47,7 +47,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     refused(&Agent::new(strict.clone()).execute(&hung.command()).await, OutcomeReason::Recovered);
     assert!(hung.client.state().is_some());
     // It is young, but does nothing.
-    strict.thresholds.set_bound(&nrh_core::thresholds::STILL, Duration::ZERO);
+    strict.thresholds.set_bound(&nrh_core::thresholds::NO_PROGRESS_TIME, Duration::ZERO);
     let at_once = nrh_core::thresholds::Confirmation {
         grace_period: Duration::ZERO,
         ..nrh_core::faults::runtime_client_hung::CONFIRM.shipped

@@ -14,7 +14,7 @@ fn this_process(owner: Owner) -> Daemon {
     Daemon { owner, pid, start_ticks: stat.start_ticks }
 }
 
-fn eye(proc: &Path) -> Disks {
+fn scanner(proc: &Path) -> Disks {
     Disks::new(proc, Path::new("/sys"))
 }
 
@@ -28,15 +28,15 @@ fn folders_of_one_file_system_are_one_entry_and_its_room_is_told() {
     let (one, two) = (temp.path().join("one"), temp.path().join("two"));
     fs::create_dir(&one).unwrap();
     fs::create_dir(&two).unwrap();
-    let (eye, mut all) = (eye(Path::new(proc::PROC)), Vec::new());
+    let (scanner, mut all) = (scanner(Path::new(proc::PROC)), Vec::new());
     for path in [&two, &one, &two] {
-        eye.add(path, &folder(path), &mut all).unwrap();
+        scanner.add(path, &folder(path), &mut all).unwrap();
     }
     let [seen] = all.as_slice() else { panic!("{all:?}") };
     assert_eq!(seen.folders, [one.display().to_string(), two.display().to_string()]);
     assert!(seen.bytes.left > 0 && seen.bytes.left < seen.bytes.total, "{seen:?}");
     assert_eq!(seen.read_only, None);
-    eye.add(Path::new("/proc"), &folder(Path::new("/proc")), &mut all).unwrap();
+    scanner.add(Path::new("/proc"), &folder(Path::new("/proc")), &mut all).unwrap();
     assert_eq!((all.len(), all[1].bytes.total), (2, 0), "a file system without a size");
 }
 
@@ -79,7 +79,7 @@ impl Running {
         let root = Handle::open(Path::new(proc::PROC), pid).unwrap().root().unwrap();
         let open = rooted::open(&root, path, rooted::FOLDER).unwrap();
         let mut all = Vec::new();
-        eye(Path::new(proc::PROC)).add(path, &open, &mut all).unwrap();
+        scanner(Path::new(proc::PROC)).add(path, &open, &mut all).unwrap();
         all.remove(0)
     }
 }
@@ -125,16 +125,16 @@ fn the_words_of_an_ext4_are_whole_lines() {
     fs::create_dir_all(proc.join("fs/ext4/sda1")).unwrap();
     fs::create_dir_all(sys.join("dev/block")).unwrap();
     symlink("../../devices/pci/block/sda/sda1", sys.join("dev/block/8:1")).unwrap();
-    let eye = Disks::new(&proc, &sys);
+    let scanner = Disks::new(&proc, &sys);
     let options = |text: &str| fs::write(proc.join("fs/ext4/sda1/options"), text).unwrap();
-    assert_eq!(eye.stopped("8:1"), None, "no ext4");
+    assert_eq!(scanner.stopped("8:1"), None, "no ext4");
     options("rw\nerrors=remount-ro\nno_emergency_ro\n");
-    assert_eq!(eye.stopped("8:1"), None);
+    assert_eq!(scanner.stopped("8:1"), None);
     for word in STOPPED {
         options(&format!("rw\nerrors=remount-ro\n{word}\n"));
-        assert!(eye.stopped("8:1").is_some_and(|why| why.contains(word)));
+        assert!(scanner.stopped("8:1").is_some_and(|why| why.contains(word)));
     }
-    assert_eq!(eye.stopped("8:2"), None, "no such device");
+    assert_eq!(scanner.stopped("8:2"), None, "no such device");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_runtimes_data_are_where_it_has_them_open() {
     assert_eq!(places.run.as_deref(), Some(Path::new("/run/containerd")));
     drop(open);
     assert!(!super::places(&daemon, &handle).unwrap().settled, "it may open them yet");
-    let seen = eye(Path::new(proc::PROC)).check(&Who { daemons: vec![daemon], ..Who::default() });
+    let seen = scanner(Path::new(proc::PROC)).check(&Who { daemons: vec![daemon], ..Who::default() });
     // Not open any more, and not at its usual place either: that is said, and its folder below `/run` is checked all the
     // same, where it is there.
     let names: Vec<&str> = seen.filesystems.iter().flat_map(|one| &one.folders).map(String::as_str).collect();
@@ -172,8 +172,8 @@ fn a_kubelets_folder_is_where_its_flag_says() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let daemon = Daemon { owner: Owner::Kubelet, pid, start_ticks: handle().stat().unwrap().start_ticks };
-    let mut eye = eye(Path::new(proc::PROC));
-    let mut check = || eye.check(&Who { daemons: vec![daemon.clone()], ..Who::default() });
+    let mut scanner = scanner(Path::new(proc::PROC));
+    let mut check = || scanner.check(&Who { daemons: vec![daemon.clone()], ..Who::default() });
     let seen = check();
     assert!(seen.filesystems.is_empty() && seen.unseen.unwrap().contains("usual place"), "it is not there yet");
     assert_eq!(seen.credential, Credential::Other, "a kubelet without a cluster");
@@ -185,7 +185,7 @@ fn a_kubelets_folder_is_where_its_flag_says() {
 #[test]
 fn a_daemon_that_has_ended_says_nothing() {
     let daemon = Daemon { start_ticks: 1, ..this_process(Owner::Kubelet) };
-    let seen = eye(Path::new(proc::PROC)).check(&Who { daemons: vec![daemon], ..Who::default() });
+    let seen = scanner(Path::new(proc::PROC)).check(&Who { daemons: vec![daemon], ..Who::default() });
     assert!(seen.filesystems.is_empty() && seen.unseen.is_some());
     assert!(matches!(seen.credential, Credential::Unknown(_)));
 }

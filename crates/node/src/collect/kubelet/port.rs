@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::metrics::{Memory, Parser, Sample};
 use super::pin;
-use super::server::Door;
+use super::server::KubeletEndpoint;
 use crate::deadline::within;
 use crate::http::driven;
 use nrh_core::observation::{PortSeen, RelistsSeen};
@@ -44,7 +44,7 @@ pub struct Port {
 
 impl Port {
     /// One reading. Ends within twice [`DEADLINE`].
-    pub async fn check(&mut self, door: &Door) -> PortSeen {
+    pub async fn check(&mut self, door: &KubeletEndpoint) -> PortSeen {
         let sync_loop = bounded_by(sync_loop(door)).await;
         let relists = self.relists(door).await;
         PortSeen { sync_loop, relists }
@@ -55,7 +55,7 @@ impl Port {
         self.refused
     }
 
-    async fn relists(&mut self, door: &Door) -> Result<RelistsSeen, String> {
+    async fn relists(&mut self, door: &KubeletEndpoint) -> Result<RelistsSeen, String> {
         let asked = Instant::now();
         let sample = bounded_by(sample(door)).await;
         self.refused = sample.as_ref().is_err_and(|why| why == NO_RIGHT);
@@ -70,7 +70,7 @@ async fn bounded_by<T>(call: impl Future<Output = Result<T, String>>) -> Result<
     within(DEADLINE, Box::pin(call)).await.unwrap_or_else(|_| late())
 }
 
-async fn sync_loop(door: &Door) -> Result<bool, String> {
+async fn sync_loop(door: &KubeletEndpoint) -> Result<bool, String> {
     exchange(door, SYNC_LOOP, async |status, body| match status {
         StatusCode::OK => Ok(true),
         StatusCode::INTERNAL_SERVER_ERROR => {
@@ -87,7 +87,7 @@ async fn sync_loop(door: &Door) -> Result<bool, String> {
     .await
 }
 
-async fn sample(door: &Door) -> Result<Sample, String> {
+async fn sample(door: &KubeletEndpoint) -> Result<Sample, String> {
     exchange(door, METRICS, async |status, mut body| match status {
         StatusCode::OK => {
             let mut parser = Parser::default();
@@ -134,7 +134,7 @@ async fn refusal(mut body: Incoming) -> Result<String, String> {
 
 /// Sends one request on its own connection, and applies `read` to the answer. It sends the token only after the server has
 /// proven that it is the kubelet.
-async fn exchange<T, F>(door: &Door, path: &str, read: F) -> Result<T, String>
+async fn exchange<T, F>(door: &KubeletEndpoint, path: &str, read: F) -> Result<T, String>
 where
     F: AsyncFnOnce(StatusCode, Incoming) -> Result<T, String>,
 {

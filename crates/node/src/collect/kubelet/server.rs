@@ -48,7 +48,7 @@ impl Default for Server {
 
 /// A running kubelet that serves its own port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct RunningServer {
     /// Process id.
     pub pid: i32,
     /// Start time in clock ticks since boot.
@@ -59,7 +59,7 @@ pub struct Served {
 
 /// All data needed to ask a kubelet at its own port.
 #[derive(Clone)]
-pub struct Door {
+pub struct KubeletEndpoint {
     /// The process through which the certificates were found.
     pub of: (i32, u64),
     /// Where it listens.
@@ -68,7 +68,7 @@ pub struct Door {
     pub(super) token: String,
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for KubeletEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never print the token.
         f.debug_struct("Door").field("of", &self.of).field("address", &self.address).finish_non_exhaustive()
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Door {
 ///
 /// # Errors
 /// A sentence that says what is missing.
-pub fn door(proc: &Path, served: &Served, token: Option<&Path>) -> Result<Door, String> {
+pub fn door(proc: &Path, served: &RunningServer, token: Option<&Path>) -> Result<KubeletEndpoint, String> {
     let Some(token) = token else {
         return Err("the kubelet's port takes a token, and a probe outside of a pod has none".to_owned());
     };
@@ -88,7 +88,7 @@ pub fn door(proc: &Path, served: &Served, token: Option<&Path>) -> Result<Door, 
     }
     let pins = pins(proc, served)?;
     let token = token_of(token).map_err(|error| bounded(&format!("cannot read the probe's token: {error}"), 200))?;
-    Ok(Door { of: (served.pid, served.start_ticks), address: address(&served.server)?, pins, token })
+    Ok(KubeletEndpoint { of: (served.pid, served.start_ticks), address: address(&served.server)?, pins, token })
 }
 
 /// The address for a client on the same host. The token goes only to addresses of this node.
@@ -115,7 +115,7 @@ fn token_of(path: &Path) -> io::Result<String> {
     Ok(token.to_owned())
 }
 
-fn pins(proc: &Path, served: &Served) -> Result<Vec<CertificateDer<'static>>, String> {
+fn pins(proc: &Path, served: &RunningServer) -> Result<Vec<CertificateDer<'static>>, String> {
     let said = |error: io::Error| bounded(&format!("the kubelet's certificate cannot be found: {error}"), 200);
     let handle = Handle::open(proc, served.pid).map_err(said)?;
     if handle.stat().map_err(said)?.start_ticks != served.start_ticks {

@@ -81,7 +81,7 @@ impl Proc {
         self
     }
 
-    fn eye(&self) -> Processes {
+    fn scanner(&self) -> Processes {
         Processes::new(self.0.path())
     }
 }
@@ -89,11 +89,11 @@ impl Proc {
 #[test]
 fn a_stopped_shim_is_seen_with_what_it_waits_in() {
     let root = Proc::new().with(&Entry { state: 'T', ..SHIM });
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!(table.round, 1);
     let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
     assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (50, 'T', Some("do_signal_stop")));
-    assert_eq!(seen.part, Part::Shim { id: "abc".to_owned(), living_children: 0 });
+    assert_eq!(seen.role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 0 });
     assert_eq!(seen.age, Duration::from_secs(100));
 }
 
@@ -102,8 +102,8 @@ fn children_that_are_zombies_do_not_live() {
     let child =
         |pid, state| Entry { pid, parent: 50, state, command: b"pause", exe: "/pause", args: "/pause", pids: "9 1" };
     let root = Proc::new().with(&SHIM).with(&child(60, 'Z')).with(&child(61, 'S'));
-    let table = root.eye().check(false).unwrap();
-    assert_eq!(table.processes[0].part, Part::Shim { id: "abc".to_owned(), living_children: 1 });
+    let table = root.scanner().check(false).unwrap();
+    assert_eq!(table.processes[0].role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 1 });
 }
 
 #[test]
@@ -113,12 +113,12 @@ fn shims_of_other_namespaces_and_of_nested_nodes_are_not_ours() {
         .with(&Entry { pid: 51, args: &moby, pids: "51", ..SHIM })
         .with(&Entry { pid: 52, pids: "52 7", ..SHIM })
         .with(&Entry { pid: 53, pids: "53", exe: "/bin/sh", ..SHIM });
-    assert_eq!(root.eye().check(false).unwrap().processes, []);
+    assert_eq!(root.scanner().check(false).unwrap().processes, []);
     // Where Docker is the runtime it is the other way round, and one eye may learn that late.
     let root = root.with(&SHIM);
-    let mut eye = root.eye();
+    let mut scanner = root.scanner();
     for (with_docker, expected) in [(false, 50), (true, 51), (false, 50)] {
-        let table = eye.check(with_docker).unwrap();
+        let table = scanner.check(with_docker).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [expected]);
     }
 }
@@ -131,9 +131,9 @@ fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_examined
     let mount = Entry { pid: 60, pids: "60", command: b"mount.nfs", exe: "/sbin/mount.nfs", state: 'D', ..plugin };
     let root = Proc::new().with(&kubelet).with(&plugin).with(&mount);
     fs::write(root.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
-    let table = root.eye().check(true).unwrap();
+    let table = root.scanner().check(true).unwrap();
     let is_plugin = |pid: i32| {
-        table.processes.iter().any(|seen| seen.pid == pid && matches!(seen.part, Part::NetworkPlugin { .. }))
+        table.processes.iter().any(|seen| seen.pid == pid && matches!(seen.role, ProcessRole::NetworkPlugin { .. }))
     };
     assert!(is_plugin(50) && !is_plugin(60));
     assert_eq!(table.unproven, []);
@@ -143,7 +143,7 @@ fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_examined
 fn hostile_names_forge_nothing() {
     for command in [&b"a) R 1 (b"[..], b") T 1", b"a b\nc", b"\xff\xfe(", b""] {
         let root = Proc::new().with(&SHIM).with(&Entry { pid: 70, command, pids: "70", exe: "/bin/sleep", ..SHIM });
-        let table = root.eye().check(false).unwrap();
+        let table = root.scanner().check(false).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [50], "{command:?}");
     }
 }
@@ -151,18 +151,18 @@ fn hostile_names_forge_nothing() {
 #[test]
 fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
     let root = Proc::new().with(&SHIM);
-    let mut eye = root.eye();
-    assert_eq!(eye.check(false).unwrap().processes.len(), 1);
+    let mut scanner = root.scanner();
+    assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
     // In state D nothing behind the memory lock may be read: reading these would fail the test by name.
     let root = root.with(&Entry { state: 'D', args: "must not be read", ..SHIM });
-    let seen = eye.check(false).unwrap().processes;
+    let seen = scanner.check(false).unwrap().processes;
     assert_eq!((seen.len(), seen[0].state), (1, 'D'));
-    assert_eq!(seen[0].part, Part::Shim { id: "abc".to_owned(), living_children: 0 });
+    assert_eq!(seen[0].role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 0 });
     // An eye that never saw it before cannot say what it is, and neither guesses nor leaves it out.
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!(table.processes, []);
-    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.state, one.may_be)).collect();
-    assert_eq!(candidates, [(50, 'D', MayBe::Shim)]);
+    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.state, one.possible_role)).collect();
+    assert_eq!(candidates, [(50, 'D', PossibleRole::Shim)]);
 }
 
 #[test]
@@ -173,21 +173,21 @@ fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
         "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_ARGS=IgnoreUnknown=1;K8S_POD_UID=u1;X=2\0CNI_NETNS=/run/netns/x\0";
     let called = Proc::new().with(&runtime).with(&Entry { parent: 40, ..plugin });
     fs::write(called.0.path().join("50/environ"), call).unwrap();
-    let mut eye = called.eye();
+    let mut scanner = called.scanner();
     let is_seen = |table: ProcessTable| {
         table.processes.iter().any(|seen| {
-            matches!(&seen.part, Part::NetworkPlugin { sandbox_id: Some(id), pod_uid: Some(uid), .. }
+            matches!(&seen.role, ProcessRole::NetworkPlugin { sandbox_id: Some(id), pod_uid: Some(uid), .. }
                 if id == "s1" && uid == "u1")
         })
     };
-    assert!(is_seen(eye.check(false).unwrap()));
+    assert!(is_seen(scanner.check(false).unwrap()));
     let left = called.with(&plugin);
     fs::write(left.0.path().join("50/environ"), call).unwrap();
-    assert!(is_seen(eye.check(false).unwrap()) && is_seen(left.eye().check(false).unwrap()));
+    assert!(is_seen(scanner.check(false).unwrap()) && is_seen(left.scanner().check(false).unwrap()));
     // Without the whole of a call it may be anything, and memory says no more than a new proof.
     fs::write(left.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
-    assert_eq!(left.eye().check(false).unwrap().processes.len(), 1);
-    assert!(is_seen(eye.check(false).unwrap()), "its environment does not change while it lives");
+    assert_eq!(left.scanner().check(false).unwrap().processes.len(), 1);
+    assert!(is_seen(scanner.check(false).unwrap()), "its environment does not change while it lives");
 }
 
 /// Azure's CNI plugin starts `azure-vnet-telemetry`, which stays.
@@ -209,25 +209,25 @@ fn a_daemon_that_a_plugin_has_started_is_no_plugin() {
     for pid in [50, 60] {
         fs::write(root.0.path().join(format!("{pid}/environ")), call).unwrap();
     }
-    let mut eye = root.eye();
+    let mut scanner = root.scanner();
     let plugins = |table: ProcessTable| -> Vec<i32> {
-        let is_plugin = |seen: &&ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. });
+        let is_plugin = |seen: &&ProcessSeen| matches!(seen.role, ProcessRole::NetworkPlugin { .. });
         table.processes.iter().filter(is_plugin).map(|seen| seen.pid).collect()
     };
-    assert_eq!(plugins(eye.check(false).unwrap()), [50]);
+    assert_eq!(plugins(scanner.check(false).unwrap()), [50]);
     fs::remove_dir_all(root.0.path().join("50")).unwrap();
     let left = root.with(&Entry { parent: 1, ..daemon });
-    assert_eq!(plugins(eye.check(false).unwrap()), [] as [i32; 0]);
-    assert_eq!(plugins(left.eye().check(false).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(scanner.check(false).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(left.scanner().check(false).unwrap()), [] as [i32; 0]);
 }
 
 #[test]
 fn a_pid_that_has_become_another_process_is_proven_anew() {
     let root = Proc::new().with(&SHIM);
-    let mut eye = root.eye();
-    assert_eq!(eye.check(false).unwrap().processes.len(), 1);
+    let mut scanner = root.scanner();
+    assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
     let root = root.with(&Entry { command: b"sleep", exe: "/bin/sleep", args: "sleep 5", ..SHIM });
-    assert_eq!(eye.check(false).unwrap().processes, []);
+    assert_eq!(scanner.check(false).unwrap().processes, []);
     drop(root);
 }
 
@@ -235,9 +235,9 @@ fn a_pid_that_has_become_another_process_is_proven_anew() {
 fn a_table_that_cannot_be_read_is_an_error_and_never_an_empty_one() {
     let root = Proc::new().with(&SHIM);
     fs::write(root.0.path().join("50/stat"), "50 (containerd-shim").unwrap();
-    assert!(root.eye().check(false).is_err());
+    assert!(root.scanner().check(false).is_err());
     fs::remove_file(root.0.path().join("uptime")).unwrap();
-    assert!(root.eye().check(false).is_err());
+    assert!(root.scanner().check(false).is_err());
 }
 
 /// A process that ends with the test.
@@ -296,14 +296,14 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
         |id: &str| format!("CNI_COMMAND=ADD CNI_CONTAINERID={id} {}/ptp {} true &", plugins.display(), lock.display());
     writeln!(input, "{holder}").unwrap();
     let prover = || Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]);
-    let mut eye = Processes::with(prover());
-    let plugins_seen = |eye: &mut Processes| -> Vec<ProcessSeen> {
-        let processes = eye.check(false).unwrap().processes;
-        processes.into_iter().filter(|seen| matches!(seen.part, Part::NetworkPlugin { .. })).collect()
+    let mut scanner = Processes::with(prover());
+    let plugins_seen = |scanner: &mut Processes| -> Vec<ProcessSeen> {
+        let processes = scanner.check(false).unwrap().processes;
+        processes.into_iter().filter(|seen| matches!(seen.role, ProcessRole::NetworkPlugin { .. })).collect()
     };
     // The others come once the first has its lock.
     wait_until("the holder", || {
-        plugins_seen(&mut eye).iter().any(|seen| {
+        plugins_seen(&mut scanner).iter().any(|seen| {
             Handle::open(Path::new(proc::PROC), seen.pid)
                 .and_then(|handle| handle.locked_files())
                 .is_ok_and(|files| !files.is_empty())
@@ -312,12 +312,12 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     writeln!(input, "{}\n{}\nwait", waiter("s2"), waiter("s3")).unwrap();
     let mut last = Vec::new();
     wait_until("all three to be old enough and named", || {
-        last = plugins_seen(&mut eye);
+        last = plugins_seen(&mut scanner);
         last.len() == 3 && last.iter().all(|seen| seen.age >= YOUNG)
     });
     let path = lock.display().to_string();
     for seen in &last {
-        let Part::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters, .. } = &seen.part else { continue };
+        let ProcessRole::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters, .. } = &seen.role else { continue };
         if plugin == "host-local" {
             assert_eq!((holds.as_slice(), *waits, *waiters), (&[path.clone()][..], false, 2), "{seen:?}");
             assert_eq!(sandbox_id.as_deref(), Some("s1"));
@@ -343,8 +343,8 @@ fn plugin_with_a_lock() -> Proc {
 }
 
 fn lock_facts(table: &ProcessTable) -> (&[String], bool, u32) {
-    let facts = table.processes.iter().find_map(|seen| match &seen.part {
-        Part::NetworkPlugin { holds, waits, waiters, .. } => Some((holds.as_slice(), *waits, *waiters)),
+    let facts = table.processes.iter().find_map(|seen| match &seen.role {
+        ProcessRole::NetworkPlugin { holds, waits, waiters, .. } => Some((holds.as_slice(), *waits, *waiters)),
         _ => None,
     });
     facts.unwrap()
@@ -363,22 +363,22 @@ fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
     fill(&mut text, 5 << 20);
     text += "8: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n8: -> FLOCK  ADVISORY  WRITE 4712 08:01:5 0 EOF\n";
     fs::write(root.0.path().join("locks"), &text).unwrap();
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!(lock_facts(&table), (&["/var/lib/cni/lock".to_owned()][..], false, 1));
     assert_eq!(table.left_out.locks, None);
 
     text.clear();
     fill(&mut text, 17 << 20);
     fs::write(root.0.path().join("locks"), &text).unwrap();
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!(lock_facts(&table), (&[][..], false, 0));
     assert!(table.left_out.locks.unwrap().contains("known in part"));
     // Neither its wait channel nor the table says what it waits for: it is not blamed.
     fs::write(root.0.path().join("50/wchan"), "0").unwrap();
-    assert_eq!(lock_facts(&root.eye().check(false).unwrap()), (&[][..], true, 0));
+    assert_eq!(lock_facts(&root.scanner().check(false).unwrap()), (&[][..], true, 0));
 
     fs::remove_file(root.0.path().join("locks")).unwrap();
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!(table.processes.len(), 2);
     assert!(table.left_out.locks.unwrap().contains("cannot be read"));
 }
@@ -396,19 +396,19 @@ fn waiting(root: Proc, pid: i32, switches: u64) -> Proc {
 #[test]
 fn a_shim_that_waits_and_does_not_run_is_told_by_the_time_it_was_seen_so() {
     let root = Proc::new().with(&SHIM);
-    let mut eye = root.eye();
-    assert_eq!(eye.check(false).unwrap().processes[0].waited, None);
+    let mut scanner = root.scanner();
+    assert_eq!(scanner.check(false).unwrap().processes[0].waited, None);
     let root = waiting(root.with(&Entry { state: 'D', ..SHIM }), 50, 7);
     let mut at = |uptime: &str| {
         fs::write(root.0.path().join("uptime"), format!("{uptime} 1.0\n")).unwrap();
-        eye.check(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
+        scanner.check(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
     };
     assert_eq!([at("1000.00"), at("1015.00"), at("1075.00")], [Some(0), Some(15), Some(75)]);
     let root = waiting(root, 50, 8);
     fs::write(root.0.path().join("uptime"), "1090.00 1.0\n").unwrap();
-    assert_eq!(eye.check(false).unwrap().processes[0].waited, Some(Duration::ZERO), "it has run");
+    assert_eq!(scanner.check(false).unwrap().processes[0].waited, Some(Duration::ZERO), "it has run");
     // A probe that has just begun knows no more than that it waits now; nor what it is.
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!((table.unproven[0].waited, table.unproven[0].start_ticks), (Some(Duration::ZERO), 90_000));
 }
 
@@ -440,9 +440,9 @@ fn the_first_process_of_a_container_is_known_by_its_shim() {
         .with(&init(63, 50, b"sleep"))
         .with(&init(64, 1, b"runc:[2:INIT]"));
     let found: Vec<(i32, String)> =
-        root.eye().check(false).unwrap().inits.into_iter().map(|init| (init.pid, init.sandbox_id)).collect();
+        root.scanner().check(false).unwrap().inits.into_iter().map(|init| (init.pid, init.sandbox_id)).collect();
     assert_eq!(found, [(61, "abc".to_owned()), (62, "abc".to_owned())]);
     // Younger than ten seconds.
     fs::write(root.0.path().join("uptime"), "909.00 1.0\n").unwrap();
-    assert_eq!(root.eye().check(false).unwrap().inits, []);
+    assert_eq!(root.scanner().check(false).unwrap().inits, []);
 }

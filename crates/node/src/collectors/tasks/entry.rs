@@ -22,9 +22,9 @@ pub(super) struct Entry {
     pub(super) sandbox: String,
     pub(super) slot: Slot<TaskAnswer>,
     pub(super) ended: Option<Instant>,
-    pub(super) given_up: u32,
+    pub(super) abandoned: u32,
     /// It did not answer the last question: this collector itself suspects it.
-    pub(super) mute: bool,
+    pub(super) unresponsive: bool,
     /// The last question failed and gave no information about the task.
     failed: bool,
     /// The last answer for all tasks did not contain it.
@@ -41,8 +41,8 @@ impl Entry {
             sandbox: sandbox.to_owned(),
             slot: Slot::new(deadline),
             ended: None,
-            given_up: 0,
-            mute: false,
+            abandoned: 0,
+            unresponsive: false,
             failed: false,
             missing: false,
             silent: Duration::ZERO,
@@ -53,7 +53,7 @@ impl Entry {
     /// Minimum time between two questions to a task that is no suspect.
     pub(super) fn own_wait(&self, pace: Pace) -> Duration {
         let wait = if self.failed { RETRY.min(pace.rest) } else { pace.rest };
-        back_off(self.given_up).map_or(wait, |least| wait.max(least))
+        back_off(self.abandoned).map_or(wait, |least| wait.max(least))
     }
 
     /// When a suspect may be asked for again. `asked` is the last time at which a check was requested, `interval` the
@@ -68,7 +68,7 @@ impl Entry {
         let Some(ended) = self.ended.filter(|_| !self.missing) else { return now };
         let wanted = asked.is_some_and(|asked| asked > ended);
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
-        let due = ended + back_off(self.given_up).map_or(wait, |least| wait.max(least));
+        let due = ended + back_off(self.abandoned).map_or(wait, |least| wait.max(least));
         // The answer must come when it counts, and no question that was sent too early for that may be out at that time. A task
         // whose question fails is not asked for earlier.
         let counts = self.counted.filter(|_| !self.failed);
@@ -92,12 +92,12 @@ impl Entry {
         let still = self.slot.due_since(now).is_none()
             && matches!(&result, Ok(TaskAnswer::Answered | TaskAnswer::DaemonAnswered))
             && self.slot.value() == result.as_ref().ok();
-        let given_up = matches!(result, Err(Failure::Exhausted(_)));
-        self.given_up = if given_up { self.given_up.saturating_add(1) } else { 0 };
-        self.mute = match &result {
+        let abandoned = matches!(result, Err(Failure::Exhausted(_)));
+        self.abandoned = if abandoned { self.abandoned.saturating_add(1) } else { 0 };
+        self.unresponsive = match &result {
             Ok(answer) => *answer == TaskAnswer::NoAnswer,
             // An error gives no new information about the task.
-            Err(_) => self.mute || given_up,
+            Err(_) => self.unresponsive || abandoned,
         };
         self.failed = result.is_err();
         self.ended = Some(now);

@@ -12,7 +12,7 @@ use super::{CONTROL, LIST_BOUND};
 use crate::collectors::runtime::{place, unconnected};
 use crate::collectors::slot::Failure;
 use crate::collectors::{Shared, lock};
-use crate::runtime::{Asker, Place};
+use crate::runtime::{TaskClient, TaskEndpoint};
 use nrh_core::observation::TaskAnswer;
 
 /// Longest sleep: it limits the effect of an error in the computed next time.
@@ -32,12 +32,12 @@ enum Answer {
 pub(in crate::collectors) async fn run(shared: Arc<Shared>, proc: PathBuf) {
     let mut tempo = shared.tempo.subscribe();
     let mut asked = (tempo.borrow_and_update().asked, None);
-    let mut connection: Option<(Place, Asker)> = None;
+    let mut connection: Option<(TaskEndpoint, TaskClient)> = None;
     let mut calls: JoinSet<Answer> = JoinSet::new();
     loop {
         let now = Instant::now();
         let (held_up, passed) = lock(&shared.tasks).count(now);
-        shared.was_held_up("tasks", held_up);
+        shared.was_stalled("tasks", held_up);
         if passed {
             shared.changed.notify_one();
         }
@@ -97,23 +97,23 @@ pub(in crate::collectors) async fn run(shared: Arc<Shared>, proc: PathBuf) {
     }
 }
 
-async fn call(asker: Asker, id: String, sent: Instant, bound: Duration) -> Answer {
+async fn call(asker: TaskClient, id: String, sent: Instant, bound: Duration) -> Answer {
     let result = asker.ask(&id, bound).await.map_err(Failure::from);
     Answer::Task(id, sent, result)
 }
 
-async fn ask_all(asker: Asker, sent: Instant) -> Answer {
+async fn ask_all(asker: TaskClient, sent: Instant) -> Answer {
     Answer::All(sent, asker.answered(LIST_BOUND).await.map_err(Failure::from))
 }
 
-async fn ask_control(place: Place, proc: PathBuf, sent: Instant) -> Answer {
+async fn ask_control(place: TaskEndpoint, proc: PathBuf, sent: Instant) -> Answer {
     // Connecting and answering have one deadline each.
-    let answers = async { Asker::connect(&place, &proc).await?.answers(CONTROL).await };
+    let answers = async { TaskClient::connect(&place, &proc).await?.answers(CONTROL).await };
     Answer::Control(answers.await.is_ok().then_some(sent))
 }
 
-fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker)>) {
-    shared.was_held_up("tasks", lock(&shared.tasks).count(Instant::now()).0);
+fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(TaskEndpoint, TaskClient)>) {
+    shared.was_stalled("tasks", lock(&shared.tasks).count(Instant::now()).0);
     let (id, sent, result) = match answer {
         Answer::Task(id, sent, result) => (id, sent, result),
         Answer::Control(answered) => {
@@ -127,7 +127,7 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker
         Answer::All(sent, answered) => return finish_all(shared, sent, answered, connection),
     };
     match &result {
-        Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
+        Err(Failure::Exhausted(_)) => shared.call_abandoned("tasks"),
         // After any error, the next question gets a fresh connection.
         Err(_) => *connection = None,
         Ok(_) => {}
@@ -142,7 +142,7 @@ fn finish_all(
     shared: &Shared,
     sent: Instant,
     answered: Result<Option<BTreeSet<String>>, Failure>,
-    connection: &mut Option<(Place, Asker)>,
+    connection: &mut Option<(TaskEndpoint, TaskClient)>,
 ) {
     let mut table = lock(&shared.tasks);
     (table.list_is_out, table.list_works) = (false, false);
@@ -153,19 +153,23 @@ fn finish_all(
             }
         }
         Ok(None) => {}
-        Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
+        Err(Failure::Exhausted(_)) => shared.call_abandoned("tasks"),
         Err(_) => *connection = None,
     }
 }
 
-async fn connected(shared: &Shared, proc: &Path, connection: &mut Option<(Place, Asker)>) -> Result<Asker, Failure> {
+async fn connected(
+    shared: &Shared,
+    proc: &Path,
+    connection: &mut Option<(TaskEndpoint, TaskClient)>,
+) -> Result<TaskClient, Failure> {
     let place = place(shared)?;
     if let Some((to, asker)) = connection
         && *to == place
     {
         return Ok(asker.clone());
     }
-    let asker = Asker::connect(&place, proc).await.map_err(unconnected)?;
+    let asker = TaskClient::connect(&place, proc).await.map_err(unconnected)?;
     *connection = Some((place, asker.clone()));
     Ok(asker)
 }

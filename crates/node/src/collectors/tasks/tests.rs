@@ -27,7 +27,7 @@ fn round(count: usize) -> ListRound {
 fn table(count: usize) -> Table {
     let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::Containerd);
-    assert!(table.aim(&round(count)));
+    assert!(table.update_targets(&round(count)));
     table
 }
 
@@ -65,7 +65,7 @@ fn one_by_one_each_task_has_its_turn_within_the_greatest_age_of_an_answer() {
     for (kind, count) in [(RuntimeKind::Containerd, 1), (RuntimeKind::Containerd, 250), (RuntimeKind::CriO, 250)] {
         let mut table = table(count);
         table.serve(kind);
-        table.aim(&round(count));
+        table.update_targets(&round(count));
         let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::Answered);
         let age = task_max_age(count, kind);
         let first: BTreeSet<&String> = asked.iter().take(count).map(|(_, id)| id).collect();
@@ -145,7 +145,7 @@ fn while_the_question_for_all_fails_each_is_asked_alone() {
 fn dockers_own_word_is_asked_for_alone_whatever_the_shims_answer() {
     let mut table = table(1);
     table.serve(RuntimeKind::Docker);
-    table.aim(&round(1));
+    table.update_targets(&round(1));
     let now = Instant::now();
     assert_eq!(table.list_due(now, None), Some(now));
     assert!(!table.answered(&table.entries.keys().cloned().collect(), now, now));
@@ -155,7 +155,7 @@ fn dockers_own_word_is_asked_for_alone_whatever_the_shims_answer() {
     assert!(table.answered(&["s000".to_owned()].into(), now, now));
     assert!(table.is_suspect("c000", &table.entries["c000"]));
     table.serve(RuntimeKind::CriO);
-    table.aim(&round(1));
+    table.update_targets(&round(1));
     assert_eq!(table.list_due(now, None), None);
 }
 
@@ -339,9 +339,9 @@ fn one_question_at_a_time_and_a_given_up_one_backs_off() {
     table.suspect(["c000".to_owned()].into());
     table.sent("c000", start);
     assert_eq!(table.next(start + secs(100), None), None, "a second question while one is out");
-    table.aim(&ListRound::default());
+    table.update_targets(&ListRound::default());
     assert_eq!(table.out(), 1, "a question that is out was forgotten");
-    table.aim(&round(1));
+    table.update_targets(&round(1));
     let end = start + secs(180);
     table.ended("c000", start, Err(Failure::Exhausted(secs(180))), end);
     assert_eq!(table.next(end, Some(end + secs(1))).unwrap().0, end + secs(30));
@@ -420,7 +420,7 @@ fn what_is_no_longer_listed_is_forgotten() {
     assert_eq!(table.readings(start).len(), 3);
     let mut fewer = round(2);
     fewer.containers[1].state = ContainerState::Exited;
-    table.aim(&fewer);
+    table.update_targets(&fewer);
     // c001 has ended: its ready sandbox is asked for instead, and has no check yet.
     let readings = table.readings(start);
     assert_eq!(readings.keys().collect::<Vec<_>>(), ["c000"]);
@@ -430,14 +430,14 @@ fn what_is_no_longer_listed_is_forgotten() {
 }
 
 #[test]
-fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
+fn a_left_over_shim_is_asked_for_although_nothing_lists_it() {
     let mut table = table(1);
-    table.lonely(["left".to_owned()].into());
-    assert!(table.aim(&round(1)));
+    table.left_over(["left".to_owned()].into());
+    assert!(table.update_targets(&round(1)));
     let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::NotFound);
     assert!(asked.iter().any(|(_, id)| id == "left"), "{asked:?}");
-    table.lonely(BTreeSet::new());
-    assert!(table.aim(&round(1)));
+    table.left_over(BTreeSet::new());
+    assert!(table.update_targets(&round(1)));
     assert!(!table.readings(Instant::now()).contains_key("left"));
 }
 
@@ -445,8 +445,8 @@ fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
 fn with_crio_every_running_container_is_asked_for_alone() {
     let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::CriO);
-    table.lonely(["left".to_owned()].into());
-    table.aim(&round(3));
+    table.left_over(["left".to_owned()].into());
+    table.update_targets(&round(3));
     let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
     let ids: Vec<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
     assert_eq!(ids[..3], ["c000", "c001", "c002"], "each in turn, and no sandbox");
@@ -458,8 +458,8 @@ fn with_crio_every_running_container_is_asked_for_alone() {
 fn with_docker_every_container_and_every_sandbox_is_asked_for_and_no_shim_that_nobody_lists() {
     let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::Docker);
-    table.lonely(["left".to_owned()].into());
-    table.aim(&round(2));
+    table.left_over(["left".to_owned()].into());
+    table.update_targets(&round(2));
     let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
     let ids: BTreeSet<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
     assert_eq!(ids, ["c000", "c001", "s000", "s001"].into());

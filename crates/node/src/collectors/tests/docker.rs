@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::docker::fake::{Fake as Docker, Say as Said, id, listed};
-use nrh_core::observation::{ContainerState, RemovalSaid};
+use nrh_core::observation::{ContainerState, RemovalState};
 
 /// Docker's own API is all there is.
 fn alone(docker: &Docker, named_by: NamedBy) -> Collectors {
@@ -38,7 +38,7 @@ async fn alone_it_gives_version_lists_and_every_container_and_sandbox_by_itself(
     assert_eq!((seen.kind, seen.runtime.value().unwrap().name.as_str()), (RuntimeKind::Docker, "docker"));
     let lists = seen.lists.value().unwrap();
     assert_eq!((lists.sandboxes.len(), lists.containers.len(), lists.sandboxes_again.len()), (2, 1, 2));
-    assert_eq!((lists.rechecks.len(), lists.removals.as_deref()), (0, Some(&[][..])));
+    assert_eq!((lists.orphan_checks.len(), lists.removals.as_deref()), (0, Some(&[][..])));
     for id in [&sandbox, &idle, &container] {
         assert_eq!(said(&seen, id), Some(TaskAnswer::DaemonAnswered), "{id}");
     }
@@ -130,10 +130,10 @@ async fn what_docker_remembers_is_held_against_the_process_table() {
 #[tokio::test]
 async fn an_orphan_is_confirmed_by_dockers_404_alone() {
     for (what, say, expected) in [
-        ("it is gone", None, OrphanRecheck::Confirmed),
-        ("it answers", Some(Said::Json(json!({"Id": id('b'), "State": {"Status": "exited"}}))), OrphanRecheck::Refuted),
-        ("it fails", Some(Said::Error(500, "?".to_owned())), OrphanRecheck::NoAnswer),
-        ("another 404", Some(Said::Error(404, "page not found".to_owned())), OrphanRecheck::NoAnswer),
+        ("it is gone", None, OrphanCheck::Confirmed),
+        ("it answers", Some(Said::Json(json!({"Id": id('b'), "State": {"Status": "exited"}}))), OrphanCheck::Refuted),
+        ("it fails", Some(Said::Error(500, "?".to_owned())), OrphanCheck::NoAnswer),
+        ("another 404", Some(Said::Error(404, "page not found".to_owned())), OrphanCheck::NoAnswer),
     ] {
         let (docker, lost, container) = (Docker::start(), id('b'), id('c'));
         docker.lists(&[&id('a')], &[(&container, &lost)]);
@@ -181,7 +181,7 @@ async fn removals_are_asked_for_one_by_one_and_their_failure_is_no_failure_of_th
     let seen = until(&collectors, "removals", known).await;
     let removals = seen.lists.value().unwrap().removals.clone().unwrap();
     let said: Vec<_> = removals.iter().map(|removal| removal.said.clone().unwrap()).collect();
-    assert_eq!(said, [RemovalSaid::Failed("busy".to_owned()), RemovalSaid::NotFailed, RemovalSaid::Gone]);
+    assert_eq!(said, [RemovalState::Failed("busy".to_owned()), RemovalState::NotFailed, RemovalState::Gone]);
     assert!(removals.iter().all(|removal| removal.container.state == ContainerState::Unknown));
     docker.say("Removals", Said::Error(500, "?".to_owned()));
     until(&collectors, "a round without", |seen| seen.lists.value().is_some() && !known(seen)).await;
@@ -222,7 +222,7 @@ async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn(
 async fn a_docker_that_nobody_named_and_no_kubelet_uses_is_not_the_runtime() {
     let docker = Docker::start();
     let collectors = alone(&docker, NamedBy::Nobody);
-    until(&collectors, "blindness", |seen| matches!(seen.lists, Reading::Blind { .. })).await;
+    until(&collectors, "blindness", |seen| matches!(seen.lists, Reading::Unavailable { .. })).await;
     docker.lists(&[&id('a')], &[]);
     until(&collectors, "lists", |seen| seen.lists.value().is_some()).await;
 }

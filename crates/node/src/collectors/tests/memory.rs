@@ -143,7 +143,7 @@ fn state<T>(reading: &Reading<T>) -> String {
         Reading::Done { took, .. } => format!("a look of {took:?}"),
         Reading::Hung { out } => format!("one that is out for {out:?}"),
         Reading::Failed { error, .. } => error.clone(),
-        Reading::Blind { reason } => reason.clone(),
+        Reading::Unavailable { reason } => reason.clone(),
     }
 }
 

@@ -36,7 +36,7 @@ fn many_ended(node: &mut Node) {
     node.list().sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
     node.list().answer_bytes = 9 << 20;
     node.tasks.clear();
-    node.table().retain(|process| !matches!(process.part, Part::Shim { .. }));
+    node.table().retain(|process| !matches!(process.role, ProcessRole::Shim { .. }));
 }
 
 /// Over these nothing is confirmed.

@@ -7,7 +7,7 @@ use crate::fault::FaultType as F;
 fn no_runtime(node: &mut Node) {
     (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
     node.status = failed("connection refused");
-    node.table().retain(|process| process.part != Part::Runtime);
+    node.table().retain(|process| process.role != ProcessRole::Runtime);
     node.tasks.clear();
 }
 

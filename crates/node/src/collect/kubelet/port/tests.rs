@@ -73,8 +73,8 @@ impl rustls::server::ResolvesServerCert for Shows {
 }
 
 impl Stand {
-    fn door(&self, pins: Vec<CertificateDer<'static>>) -> Door {
-        Door { of: (60, 6000), address: self.address, pins, token: TOKEN.to_owned() }
+    fn door(&self, pins: Vec<CertificateDer<'static>>) -> KubeletEndpoint {
+        KubeletEndpoint { of: (60, 6000), address: self.address, pins, token: TOKEN.to_owned() }
     }
 
     async fn check(&self) -> PortSeen {
@@ -138,7 +138,8 @@ async fn without_tls_nothing_is_said() {
         sent
     });
     let (certificate, _) = made();
-    let door = Door { of: (60, 6000), address, pins: vec![certificate.der().clone()], token: TOKEN.to_owned() };
+    let door =
+        KubeletEndpoint { of: (60, 6000), address, pins: vec![certificate.der().clone()], token: TOKEN.to_owned() };
     assert!(sync_loop(&door).await.is_err());
     let sent = plain.await.unwrap();
     assert!(!String::from_utf8_lossy(&sent).contains(TOKEN));
@@ -205,6 +206,6 @@ async fn a_port_that_gives_no_answer_ends_at_the_deadline() {
     // One that accepts, and does not even shake hands.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let door = Door { of: (60, 6000), address, pins: Vec::new(), token: TOKEN.to_owned() };
+    let door = KubeletEndpoint { of: (60, 6000), address, pins: Vec::new(), token: TOKEN.to_owned() };
     assert!(Port::default().check(&door).await.sync_loop.unwrap_err().contains("within 5 s"));
 }

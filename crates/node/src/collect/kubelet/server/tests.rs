@@ -28,8 +28,8 @@ fn node(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     (folder, token)
 }
 
-fn served(server: Server) -> Served {
-    Served { pid: 40, start_ticks: 9000, server }
+fn served(server: Server) -> RunningServer {
+    RunningServer { pid: 40, start_ticks: 9000, server }
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn without_a_certificate_or_a_token_nobody_is_asked() {
     let (pem, key) = made();
     let pem = pem.pem();
     let (proc, token) = node(&[("var/lib/kubelet/pki/kubelet.crt", &pem), ("key.pem", &key.serialize_pem())]);
-    let why = |served: &Served, token| door(proc.path(), served, token).unwrap_err();
+    let why = |served: &RunningServer, token| door(proc.path(), served, token).unwrap_err();
     let healthy = served(Server::default());
     assert!(why(&healthy, None).contains("outside of a pod"));
     assert!(why(&healthy, Some(Path::new("/none"))).contains("token"));
@@ -80,6 +80,6 @@ fn without_a_certificate_or_a_token_nobody_is_asked() {
         let said = why(&served(server), Some(&token));
         assert!(said.contains(expected) && said.len() <= 300, "{said}");
     }
-    assert!(why(&Served { start_ticks: 9001, ..healthy.clone() }, Some(&token)).contains("has ended"));
-    assert!(why(&Served { pid: 41, ..healthy }, Some(&token)).contains("cannot be found"));
+    assert!(why(&RunningServer { start_ticks: 9001, ..healthy.clone() }, Some(&token)).contains("has ended"));
+    assert!(why(&RunningServer { pid: 41, ..healthy }, Some(&token)).contains("cannot be found"));
 }

@@ -37,17 +37,17 @@ fn a_stopped_conmon_is_seen_with_its_pod_and_whether_its_container_lives() {
             args: "sh",
             pids: "774 1",
         };
-        let table = conmon('T', name).with(&container).eye().check(false).unwrap();
+        let table = conmon('T', name).with(&container).scanner().check(false).unwrap();
         let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
         assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (732, 'T', Some("do_signal_stop")));
-        assert_eq!(seen.part, Part::Monitor { id: ID.to_owned(), pod: Some(pod.clone()), living_children });
-        assert_eq!(seen.part.serves(), Some((ID, living_children)));
+        assert_eq!(seen.role, ProcessRole::Monitor { id: ID.to_owned(), pod: Some(pod.clone()), living_children });
+        assert_eq!(seen.role.serves(), Some((ID, living_children)));
     }
 }
 
 #[test]
 fn a_conmon_of_podman_serves_nothing_of_the_kubelets() {
-    let table = conmon('T', "agitated_bell").eye().check(false).unwrap();
-    assert_eq!(table.processes[0].part, Part::Monitor { id: ID.to_owned(), pod: None, living_children: 0 });
-    assert_eq!(table.processes[0].part.serves(), None);
+    let table = conmon('T', "agitated_bell").scanner().check(false).unwrap();
+    assert_eq!(table.processes[0].role, ProcessRole::Monitor { id: ID.to_owned(), pod: None, living_children: 0 });
+    assert_eq!(table.processes[0].role.serves(), None);
 }

@@ -25,7 +25,7 @@ impl Proc {
     }
 
     fn small(&self, bounds: Bounds) -> Processes {
-        Processes { bounds, ..self.eye() }
+        Processes { bounds, ..self.scanner() }
     }
 }
 
@@ -45,7 +45,11 @@ fn a_pod_with_many_processes_hides_none_of_the_nodes_own() {
     assert_eq!(pids(&table), [800, 900]);
     assert_eq!(table.left_out.processes, None, "all of the node's own are there");
     let shim = table.processes.iter().find(|seen| seen.pid == 800).unwrap();
-    assert_eq!(shim.part, Part::Shim { id: "abc".to_owned(), living_children: 40 }, "those left out are counted");
+    assert_eq!(
+        shim.role,
+        ProcessRole::Shim { id: "abc".to_owned(), living_children: 40 },
+        "those left out are counted"
+    );
     // The folder is read in any order: between none and eight of the 78 are kept.
     let told = table.left_out.inits.clone().unwrap();
     assert!(told.starts_with("beyond 8 processes, 7") && told.contains("of containers"), "{told}");
@@ -67,10 +71,10 @@ fn too_many_processes_of_the_nodes_own_are_told() {
 #[test]
 fn what_was_proven_before_is_read_first_and_the_rest_is_told_as_missing() {
     let root = Proc::new().with(&SHIM).with(&CONTAINERD);
-    let mut eye = root.small(Bounds { kept: 2, time: Duration::ZERO, ..SMALL });
-    assert_eq!(pids(&eye.check(false).unwrap()), [50, 900]);
+    let mut scanner = root.small(Bounds { kept: 2, time: Duration::ZERO, ..SMALL });
+    assert_eq!(pids(&scanner.check(false).unwrap()), [50, 900]);
     let root = root.with_pod(2..40, 1, b"bomb");
-    let table = eye.check(false).unwrap();
+    let table = scanner.check(false).unwrap();
     assert_eq!(pids(&table), [50, 900]);
     let told = table.left_out.processes.unwrap();
     assert!(told.contains("too long to be read: after 2 processes"), "{told}");
@@ -94,8 +98,8 @@ fn of_too_many_processes_of_the_runtime_daemons_and_silent_ones_are_kept() {
         let text = pid.to_string();
         root = root.with(&Entry { pid, pids: &text, state: if pid == 57 { 'T' } else { 'S' }, ..SHIM });
     }
-    let mut eye = Processes { most: 3, ..root.eye() };
-    let table = eye.check(false).unwrap();
+    let mut scanner = Processes { most: 3, ..root.scanner() };
+    let table = scanner.check(false).unwrap();
     assert_eq!(pids(&table), [50, 57, 900]);
     assert_eq!(table.left_out.processes.unwrap(), "8 processes of the runtime are not kept beyond 3");
 }
@@ -118,7 +122,7 @@ fn what_a_container_calls_its_processes_takes_no_room_from_what_a_client_makes()
     let other = SHIM.args.replace("abc", "other");
     let root = root.with(&Entry { pid: 1500, pids: "1500", args: &other, ..SHIM });
     let root = root.with_pod([1999], 1500, b"runc:[1:CHILD]");
-    let table = root.eye().check(false).unwrap();
+    let table = root.scanner().check(false).unwrap();
     assert_eq!(table.inits.len(), 1024);
     assert_eq!(table.inits[0].pid, 2000);
     assert!(table.inits.iter().any(|init| (init.pid, init.sandbox_id.as_str()) == (1999, "other")));

@@ -11,8 +11,8 @@ fn below_shim(exe: &str, command: &[u8], args: &str) -> Proc {
 }
 
 fn clients(table: &ProcessTable) -> Vec<(i32, String, Option<String>)> {
-    let client = |seen: &ProcessSeen| match &seen.part {
-        Part::RuntimeClient { verb, container_id } => Some((seen.pid, verb.clone(), container_id.clone())),
+    let client = |seen: &ProcessSeen| match &seen.role {
+        ProcessRole::RuntimeClient { verb, container_id } => Some((seen.pid, verb.clone(), container_id.clone())),
         _ => None,
     };
     table.processes.iter().filter_map(client).collect()
@@ -35,11 +35,11 @@ fn a_wrapper_is_known_by_its_place_and_its_verb() {
         ),
         ("/opt/kuasar", "kuasar", format!("kuasar {global} create --no-pivot ID")),
     ] {
-        let table = below_shim(exe, command.as_bytes(), &args).eye().check(false).unwrap();
+        let table = below_shim(exe, command.as_bytes(), &args).scanner().check(false).unwrap();
         assert_eq!(clients(&table), [(60, "create".to_owned(), Some(ID.to_owned()))], "{args}");
     }
     let kill = below_shim("/bin/dash", b"wrapper", "/bin/sh /w --root /r kill --all ID 9");
-    assert_eq!(clients(&kill.eye().check(false).unwrap()), [(60, "kill".to_owned(), Some(ID.to_owned()))]);
+    assert_eq!(clients(&kill.scanner().check(false).unwrap()), [(60, "kill".to_owned(), Some(ID.to_owned()))]);
 }
 
 #[test]
@@ -47,10 +47,10 @@ fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
     let child =
         |pid, parent| Entry { pid, parent, pids: "0", command: b"hook", exe: "/bin/hook", args: "hook", ..SHIM };
     let root = below_shim("/usr/bin/runc", b"runc", "runc create ID").with(&child(61, 60)).with(&child(62, 61));
-    let mut eye = root.eye();
+    let mut scanner = root.scanner();
     let mut still = |uptime: u32, pid: i32, ticks: u64| {
         root.at(uptime, pid, ticks);
-        let table = eye.check(false).unwrap();
+        let table = scanner.check(false).unwrap();
         let client = table.processes.iter().find(|seen| seen.pid == 60).unwrap();
         assert!(table.processes.iter().all(|seen| seen.pid == 60 || seen.still.is_none()), "{table:?}");
         client.still.unwrap().as_secs()
@@ -65,7 +65,7 @@ fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
 #[test]
 fn without_a_verb_an_id_or_the_place_it_is_none() {
     for args in ["/bin/sh /w --root /r create", "/bin/sh /w start abc", "logger --for ID", "/bin/sh -c exec"] {
-        let table = below_shim("/bin/dash", b"wrapper", args).eye().check(false).unwrap();
+        let table = below_shim("/bin/dash", b"wrapper", args).scanner().check(false).unwrap();
         assert_eq!(clients(&table), [], "{args}");
     }
     let line = "/bin/sh /w --root /r create --bundle /b ID";
@@ -77,7 +77,7 @@ fn without_a_verb_an_id_or_the_place_it_is_none() {
     let forged = below_shim("/bin/dash", b"wrapper", line).with(&Entry { exe: "/tmp/app", ..SHIM });
     let alone = below_shim("/bin/dash", b"wrapper", line).with(&Entry { command: b"cron", exe: "/sbin/cron", ..SHIM });
     for (root, what) in [(inside, "inside"), (other, "other"), (forged, "forged"), (alone, "alone")] {
-        assert_eq!(clients(&root.eye().check(false).unwrap()), [], "{what}");
+        assert_eq!(clients(&root.scanner().check(false).unwrap()), [], "{what}");
     }
 }
 
@@ -87,7 +87,7 @@ fn a_wrapper_and_what_it_has_called_are_both_seen() {
     let args = format!("runc --root /r create --bundle /b {ID}");
     let runc = Entry { pid: 61, parent: 60, pids: "61", command: b"runc", exe: "/usr/sbin/runc", args: &args, ..SHIM };
     let init = Entry { pid: 62, parent: 61, pids: "62 1", command: b"runc:[2:INIT]", exe: "/runc", args: "", ..SHIM };
-    let table = root.with(&runc).with(&init).eye().check(false).unwrap();
+    let table = root.with(&runc).with(&init).scanner().check(false).unwrap();
     assert_eq!(clients(&table).iter().map(|(pid, ..)| *pid).collect::<Vec<_>>(), [60, 61]);
     assert_eq!(table.inits.iter().map(|init| init.pid).collect::<Vec<_>>(), [62]);
 }
@@ -96,15 +96,15 @@ fn a_wrapper_and_what_it_has_called_are_both_seen() {
 fn processes_of_containers_are_judged_once() {
     let root = below_shim("/app", b"app", "/app start ID");
     fs::write(root.0.path().join("60/cgroup"), format!("0::/kubepods/pod1/{ID}\n")).unwrap();
-    let mut eye = root.eye();
-    assert_eq!(clients(&eye.check(false).unwrap()), []);
+    let mut scanner = root.scanner();
+    assert_eq!(clients(&scanner.check(false).unwrap()), []);
     // Reading these again would fail the test by name.
     fs::write(root.0.path().join("60/cgroup"), "0::/system.slice/containerd.service\n").unwrap();
-    assert_eq!(clients(&eye.check(false).unwrap()), []);
+    assert_eq!(clients(&scanner.check(false).unwrap()), []);
     // Under another name it is another program.
     let args = format!("/app start {ID}");
     let entry = Entry { pid: 60, parent: 50, pids: "60", command: b"other", exe: "/other", args: &args, ..SHIM };
-    assert_eq!(clients(&root.with(&entry).eye().check(false).unwrap()).len(), 1);
+    assert_eq!(clients(&root.with(&entry).scanner().check(false).unwrap()).len(), 1);
 }
 
 /// Its arguments cannot be read while it waits, and nothing else tells what it is.
@@ -115,7 +115,7 @@ fn a_wrapper_that_waits_uninterruptibly_may_be_a_client() {
     let args = line.replace("ID", ID);
     let stuck =
         Entry { pid: 60, parent: 50, state: 'D', pids: "60", command: b"wrapper", exe: "/bin/dash", args: &args };
-    let table = root.with(&stuck).eye().check(false).unwrap();
-    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.may_be)).collect();
-    assert_eq!(candidates, [(60, MayBe::RuntimeClient)]);
+    let table = root.with(&stuck).scanner().check(false).unwrap();
+    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect();
+    assert_eq!(candidates, [(60, PossibleRole::RuntimeClient)]);
 }

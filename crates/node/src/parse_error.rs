@@ -1,5 +1,5 @@
-//! Why a text is not understood, said without a word of the text: files of a node are root's alone, while what is said of
-//! them is read by everybody who may read reports, conditions, Events or logs.
+//! A parse error that does not quote its input. Only root can read a node's files, but many people can read reports, conditions,
+//! Events and logs.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -7,14 +7,14 @@ use serde_saphyr::Error as Yaml;
 
 /// What was expected, and where something else stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Misread {
+pub(crate) struct ParseError {
     /// Of our own types, never of the text.
     expected: String,
     line: u64,
     column: u64,
 }
 
-impl Display for Misread {
+impl Display for ParseError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "expected {}", self.expected)?;
         // Some readers do not know where they are.
@@ -22,9 +22,9 @@ impl Display for Misread {
     }
 }
 
-impl std::error::Error for Misread {}
+impl std::error::Error for ParseError {}
 
-impl From<&Yaml> for Misread {
+impl From<&Yaml> for ParseError {
     fn from(error: &Yaml) -> Self {
         let error = error.without_snippet();
         let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
@@ -45,7 +45,7 @@ impl From<&Yaml> for Misread {
     }
 }
 
-impl From<&serde_json::Error> for Misread {
+impl From<&serde_json::Error> for ParseError {
     fn from(error: &serde_json::Error) -> Self {
         let expected = match error.classify() {
             serde_json::error::Category::Eof => "more before the end",
@@ -115,7 +115,7 @@ mod tests {
             "hunter2",
             "\"hunter2",
         ] {
-            let error = Misread::from(&serde_json::from_str::<Form>(wrong).unwrap_err());
+            let error = ParseError::from(&serde_json::from_str::<Form>(wrong).unwrap_err());
             assert!(!format!("{error} {error:?}").contains(SECRET), "{wrong}: {error:?}");
         }
     }
@@ -126,6 +126,6 @@ mod tests {
         assert_eq!(said("_kind: Plain\n_port: 99999"), "expected u16 at line 2, column 8");
         assert!(said("_kind: Plain").contains("a field _port"), "{}", said("_kind: Plain"));
         let json = serde_json::from_str::<Form>("{\n\"_port\": true}").unwrap_err();
-        assert_eq!(Misread::from(&json).to_string(), "expected JSON of another form at line 2, column 13");
+        assert_eq!(ParseError::from(&json).to_string(), "expected JSON of another form at line 2, column 13");
     }
 }

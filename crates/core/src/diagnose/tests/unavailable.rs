@@ -4,16 +4,16 @@ use super::*;
 
 const KIND: FaultType = FaultType::ProbeDegraded;
 
-fn blind(node: &Node) -> Vec<String> {
+fn unavailable(node: &Node) -> Vec<String> {
     node.findings().sightings.into_iter().filter(|one| one.kind == KIND).map(|one| one.key).collect()
 }
 
 #[test]
 fn each_collector_that_cannot_check_is_named_with_its_reason() {
     let all = ["runtime", "lists", "status", "processes", "kubelet", "host", "disks", "port", "bus"];
-    assert_eq!(blind(&Node::blind()), all);
+    assert_eq!(unavailable(&Node::unavailable()), all);
     let mut node = Node::healthy();
-    node.host = Reading::Blind { reason: "permission denied".into() };
+    node.host = Reading::Unavailable { reason: "permission denied".into() };
     let findings = node.findings();
     let [sighting] = &findings.sightings[..] else { panic!("{:?}", findings.sightings) };
     assert_eq!(sighting.message, "the probe's collector host cannot check this node");
@@ -32,17 +32,17 @@ fn silence_and_errors_of_the_runtime_are_no_blindness_those_of_the_node_are() {
     (node.runtime, node.status) =
         (Reading::Hung { out: Duration::from_secs(90) }, Reading::Hung { out: Duration::from_secs(90) });
     node.lists = Reading::Failed { error: "cut off".into(), age: Duration::from_secs(5) };
-    assert!(blind(&node).is_empty());
+    assert!(unavailable(&node).is_empty());
     let mut node = Node::healthy();
     node.disks = Reading::Hung { out: Duration::from_secs(90) };
     node.processes = Reading::Failed { error: "too many".into(), age: Duration::from_secs(5) };
-    assert_eq!(blind(&node), ["processes", "disks"]);
+    assert_eq!(unavailable(&node), ["processes", "disks"]);
 }
 
 #[test]
 fn a_collector_that_has_not_checked_yet_is_neither() {
     let node = Node { kubelet: Reading::Never, ..Node::healthy() };
-    assert!(blind(&node).is_empty());
+    assert!(unavailable(&node).is_empty());
     let findings = node.findings();
     assert_eq!(clean_at(&findings, KIND, "kubelet"), None);
     assert!(findings.coverage[&KIND].gap().is_some());

@@ -28,7 +28,7 @@ type Slot<K> = tokio::sync::Mutex<Option<(Instant, Option<K>)>>;
 
 /// Recent answers.
 #[derive(Debug, Default)]
-pub struct Lately {
+pub struct RecentAnswers {
     config: Slot<Guarded<RemediationConfig>>,
     policies: Mutex<BTreeMap<String, Arc<Slot<RemediationPolicy>>>>,
     remediations: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
@@ -36,7 +36,7 @@ pub struct Lately {
     ledger: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
-impl Lately {
+impl RecentAnswers {
     /// The current policy. A caller that comes while another call is under way waits for that answer, and uses it if it is recent
     /// enough.
     ///

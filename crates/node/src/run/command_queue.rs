@@ -11,7 +11,7 @@ use nrh_core::command::{ActionCommand, Outcome};
 pub(super) type Execute = Arc<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// The command in progress and the outcome of the previous one.
-pub(super) struct Orders {
+pub(super) struct CommandQueue {
     execute: Execute,
     /// The operation in progress.
     running: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct Orders {
     receiver: mpsc::Receiver<Outcome>,
 }
 
-impl Orders {
+impl CommandQueue {
     pub(super) fn new(execute: Execute, outcome: Option<Outcome>) -> Self {
         let (sender, receiver) = mpsc::channel(1);
         Self { execute, running: None, outcome, sender, receiver }
@@ -34,7 +34,7 @@ impl Orders {
 
     /// Starts this command, unless it is in progress or has ended. If another command is in progress, the caller has to
     /// offer this one again.
-    pub(super) fn offer(&mut self, order: &ActionCommand) {
+    pub(super) fn start_if_idle(&mut self, order: &ActionCommand) {
         let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == order.operation_id);
         if ended || self.running.is_some() {
             return;
@@ -87,31 +87,31 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_order_is_handed_over_once_however_often_it_is_seen() {
         let count = Arc::new(AtomicU32::new(0));
-        let mut orders = Orders::new(counting(&count), None);
+        let mut commands = CommandQueue::new(counting(&count), None);
         for _ in 0..10 {
-            orders.offer(&order("op-1"));
-            orders.offer(&order("op-2"));
+            commands.start_if_idle(&order("op-1"));
+            commands.start_if_idle(&order("op-2"));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(count.load(Ordering::SeqCst), 1, "the second waits for the first");
-        orders.ended().await;
-        assert_eq!(orders.outcome().map(|outcome| outcome.operation_id.as_str()), Some("op-1"));
-        orders.offer(&order("op-1"));
+        commands.ended().await;
+        assert_eq!(commands.outcome().map(|outcome| outcome.operation_id.as_str()), Some("op-1"));
+        commands.start_if_idle(&order("op-1"));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(count.load(Ordering::SeqCst), 1, "it is at its end");
-        orders.offer(&order("op-2"));
-        orders.ended().await;
+        commands.start_if_idle(&order("op-2"));
+        commands.ended().await;
         assert_eq!(count.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outcome_from_before_a_restart_is_not_asked_for_again() {
         let count = Arc::new(AtomicU32::new(0));
-        let mut orders = Orders::new(counting(&count), None);
-        orders.offer(&order("op-1"));
-        orders.ended().await;
-        let mut restarted = Orders::new(counting(&count), orders.outcome().cloned());
-        restarted.offer(&order("op-1"));
+        let mut commands = CommandQueue::new(counting(&count), None);
+        commands.start_if_idle(&order("op-1"));
+        commands.ended().await;
+        let mut restarted = CommandQueue::new(counting(&count), commands.outcome().cloned());
+        restarted.start_if_idle(&order("op-1"));
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(count.load(Ordering::SeqCst), 1);
     }

@@ -13,7 +13,7 @@ use nrh_core::snapshot::TriState;
 
 /// A condition without its time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Said {
+pub struct ConditionText {
     /// Its type, as in the object.
     pub kind: String,
     /// Its status.
@@ -26,22 +26,22 @@ pub struct Said {
 
 /// A condition of a report, and since when it has its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stands {
+pub struct ReportCondition {
     /// Type, status, reason and message.
-    pub said: Arc<Said>,
+    pub said: Arc<ConditionText>,
     /// Since when the status has this value.
     pub since: Timestamp,
 }
 
 /// All conditions of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conditions(Box<[Stands]>);
+pub struct Conditions(Box<[ReportCondition]>);
 
 impl Conditions {
     /// Reads them from an object.
     pub fn of(conditions: &[Condition]) -> Self {
-        let one = |condition: &Condition| Stands {
-            said: Arc::new(Said {
+        let one = |condition: &Condition| ReportCondition {
+            said: Arc::new(ConditionText {
                 kind: condition.type_.clone(),
                 status: TriState::of(&condition.status),
                 reason: condition.reason.clone(),
@@ -53,12 +53,12 @@ impl Conditions {
     }
 
     /// The condition of this type, if the report has it.
-    pub fn get(&self, kind: ConditionType) -> Option<&Stands> {
+    pub fn get(&self, kind: ConditionType) -> Option<&ReportCondition> {
         self.named(kind.as_str())
     }
 
     /// The condition of this type, by its name in the object.
-    pub fn named(&self, kind: &str) -> Option<&Stands> {
+    pub fn named(&self, kind: &str) -> Option<&ReportCondition> {
         self.0.iter().find(|one| one.said.kind == kind)
     }
 
@@ -68,14 +68,14 @@ impl Conditions {
     }
 
     /// Replaces the own copies with the shared ones.
-    pub fn share(&mut self, shared: &mut Shared<Said>) {
+    pub fn share(&mut self, shared: &mut Shared<ConditionText>) {
         for one in &mut self.0 {
             one.said = shared.keep(Arc::clone(&one.said));
         }
     }
 
     /// Releases the shared copies; one that no other report uses is forgotten.
-    pub fn give_back(self, shared: &mut Shared<Said>) {
+    pub fn release(self, shared: &mut Shared<ConditionText>) {
         for one in self.0 {
             shared.release(one.said);
         }
@@ -111,11 +111,11 @@ mod tests {
         );
         assert_eq!(all[0].named("Other").unwrap().said.status, TriState::Unknown, "what nobody knows is no word");
         let [one, two, three] = all;
-        one.give_back(&mut shared);
+        one.release(&mut shared);
         assert_eq!(shared.len(), 3, "the second still says it");
-        three.give_back(&mut shared);
+        three.release(&mut shared);
         assert_eq!(shared.len(), 2);
-        two.give_back(&mut shared);
+        two.release(&mut shared);
         assert!(shared.is_empty());
     }
 }
