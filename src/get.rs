@@ -49,11 +49,7 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     }
     let items = list::<NodeRuntimeHealth>(client).await.context("cannot list noderuntimehealths")?;
     let mut nodes: Vec<Node> = items.into_iter().map(Node::read).filter(|node| is_asked(&args, &node.name)).collect();
-    let lacks = args.nodes.iter().filter(|name| nodes.iter().all(|node| node.name != **name));
-    let lacks: Vec<&str> = lacks.map(String::as_str).collect();
-    if !lacks.is_empty() {
-        bail!("no NodeRuntimeHealth of {}; `nrh check` says why a node has none", lacks.join(", "));
-    }
+    all_exist(&args, &nodes)?;
     nodes.sort_by_cached_key(Node::rank);
     let now = Timestamp::now();
     let whole =
@@ -183,6 +179,16 @@ impl Printed {
     }
 }
 
+/// Checks that each node that was named has a report.
+fn all_exist(args: &GetArgs, nodes: &[Node]) -> anyhow::Result<()> {
+    let lacks = args.nodes.iter().filter(|name| nodes.iter().all(|node| node.name != **name));
+    let lacks: Vec<&str> = lacks.map(String::as_str).collect();
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    bail!("no NodeRuntimeHealth of {}; `nrh check` says why a node has none", lacks.join(", "))
+}
+
 async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::Result<()> {
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     let (mut first, mut printed) = (Some(Vec::new()), Printed::default());
@@ -205,6 +211,7 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
             Ok(Event::Init) => continue,
             Ok(Event::InitDone) => {
                 let mut all = first.take().unwrap_or_default();
+                all_exist(args, &all)?;
                 all.sort_by_cached_key(Node::rank);
                 for node in all {
                     show(args.print.output, &node, &mut printed)?;

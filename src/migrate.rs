@@ -92,6 +92,12 @@ impl Place {
     }
 }
 
+fn has_old_name(line: &str) -> bool {
+    let is_old =
+        |word: &str| KEYS.iter().any(|(_, old, _)| *old == word) || VALUES.iter().any(|(_, old, _)| *old == word);
+    line.split(|c: char| !c.is_alphanumeric()).any(is_old)
+}
+
 /// The text with the new names, and the numbers of the lines that a person has to check.
 fn migrated(text: &str) -> (String, Vec<usize>) {
     let (mut place, mut out, mut unread) = (Place::default(), String::new(), Vec::new());
@@ -100,7 +106,7 @@ fn migrated(text: &str) -> (String, Vec<usize>) {
             place = Place::default();
         }
         let new = place.line(line.trim_end_matches('\n'));
-        unread.extend(new.is_none().then_some(number + 1));
+        unread.extend((new.is_none() && has_old_name(line)).then_some(number + 1));
         out.push_str(&new.map_or_else(|| line.to_owned(), |new| new + &line[line.trim_end_matches('\n').len()..]));
     }
     (out, unread)
@@ -109,23 +115,29 @@ fn migrated(text: &str) -> (String, Vec<usize>) {
 /// Prints or rewrites the files.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// A file cannot be read or written, or has lines that a person has to change.
 pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
+    let mut left = 0;
     for path in &args.files {
         let shown = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        let (new, unread) = if text.contains("RemediationPolicy") { migrated(&text) } else { (text, Vec::new()) };
+        let (new, unread) =
+            if text.contains("RemediationPolicy") { migrated(&text) } else { (text.clone(), Vec::new()) };
+        left += unread.len();
         for line in unread {
             crate::terminal::complain(&format!(
                 "{shown}:{line} is unchanged, since it has an anchor, an alias or an open quote"
             ));
         }
         if args.in_place {
-            std::fs::write(path, new).with_context(|| format!("cannot write {shown}"))?;
+            if new != text {
+                std::fs::write(path, new).with_context(|| format!("cannot write {shown}"))?;
+            }
         } else {
             crate::terminal::print(&new)?;
         }
     }
+    anyhow::ensure!(left == 0, "{left} line(s) with an old name are unchanged: change them yourself");
     Ok(())
 }
 
@@ -146,6 +158,7 @@ fn old_policies_get_todays_names_and_keep_their_comments() {
     for line in ["  # keepFor: 1h", "labels: {for: x, within: y}", "message: \"attempts: 3\"", "at: 12:30:00"] {
         assert_eq!(Place::default().line(line).unwrap(), line);
     }
+    assert_eq!(migrated("steps: *same\nsignal: &one Kill\n").1, [2], "an alias needs no change, an old name does");
     assert!(Place::default().line("steps: *same").is_none() && Place::default().line("note: 'open").is_none());
     assert_eq!(migrated("message: |\n  signal: Kill\nsignal: Kill").0, "message: |\n  signal: Kill\nsignal: SIGKILL");
 }

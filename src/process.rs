@@ -14,7 +14,7 @@ use crate::telemetry;
 /// # Errors
 /// The errors of `work`, and a kernel without epoll or pipe.
 pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let log = telemetry::start(log.log_format, &log.log).context("cannot start the thread that writes the log")?;
+    let log = telemetry::start(log.log_format, &log.log)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     let result = runtime.block_on(work);

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -32,9 +32,9 @@ pub enum LogFormat {
 /// Starts logging to standard error. [`Log::finish`] writes the last lines.
 ///
 /// # Errors
-/// When no thread can be started.
-pub fn start(format: LogFormat, filter: &str) -> io::Result<Log> {
-    let filter = filter.parse().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
+/// When the filter is wrong, or no thread can be started.
+pub fn start(format: LogFormat, filter: &str) -> anyhow::Result<Log> {
+    let filter = filter_of(filter)?;
     let log = Log::to(io::stderr())?;
     let lines = log.clone();
     let lines = tracing_subscriber::fmt::layer().with_writer(move || lines.clone()).with_target(false);
@@ -44,6 +44,19 @@ pub fn start(format: LogFormat, filter: &str) -> io::Result<Log> {
     };
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     Ok(log)
+}
+
+/// The parser takes a word that is no level for a target of which all is logged, and nothing else would be.
+fn filter_of(text: &str) -> anyhow::Result<Targets> {
+    let is_bare = |directive: &&str| !directive.contains('=') && directive.parse::<LevelFilter>().is_err();
+    let bare = text.split(',').map(str::trim).find(is_bare);
+    match (bare, text.parse()) {
+        (None, Ok(filter)) => Ok(filter),
+        (bare, _) => anyhow::bail!(
+            "--log (NRH_LOG): expected levels (error, warn, info, debug, trace) or TARGET=LEVEL, found {:?}",
+            bare.unwrap_or(text)
+        ),
+    }
 }
 
 /// Writes from a thread of its own. Nobody reads a container's output while its runtime is stopped: then lines are dropped and counted,
@@ -114,6 +127,17 @@ fn write_entries(entries: &Receiver<Entry>, dropped: &AtomicU64, mut output: imp
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn a_filter_that_would_hide_everything_is_refused() {
+        for good in ["info", "off", "warn,nrh_node=debug", "nrh_node=trace"] {
+            assert!(filter_of(good).is_ok(), "{good}");
+        }
+        for bad in ["inof", "info,nrh_node", "nrh=lots"] {
+            let error = filter_of(bad).unwrap_err().to_string();
+            assert!(error.contains("NRH_LOG") && error.contains("TARGET=LEVEL"), "{error}");
+        }
+    }
 
     #[test]
     fn an_output_that_nobody_reads_stops_nobody_and_the_loss_is_told() {

@@ -167,7 +167,12 @@ impl Agent {
     /// The call is bounded: the preflight by its longest time, the action by the sum of its own bounds. A repeated call
     /// with the same command returns the stored outcome.
     pub async fn execute(&self, command: &ActionCommand) -> Outcome {
-        let outcome = self.carry_out(command).await.unwrap_or_else(|refusal| refusal.outcome(command));
+        self.execute_while(command, || true).await
+    }
+
+    /// As [`Agent::execute`], if the command is still current right before the action: the preflight may take minutes.
+    pub async fn execute_while(&self, command: &ActionCommand, is_current: impl Fn() -> bool + Send + Sync) -> Outcome {
+        let outcome = self.carry_out(command, is_current).await.unwrap_or_else(|refusal| refusal.outcome(command));
         tracing::info!(
             operation = outcome.operation_id,
             action = ?command.action,
@@ -190,7 +195,7 @@ impl Agent {
 
     /// Returns an error for a refusal that is not stored: the command was not admitted, or another executor owns its
     /// claim.
-    async fn carry_out(&self, command: &ActionCommand) -> Result<Outcome, Refusal> {
+    async fn carry_out(&self, command: &ActionCommand, is_current: impl Fn() -> bool) -> Result<Outcome, Refusal> {
         if !self.allow_actions {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
@@ -219,6 +224,11 @@ impl Agent {
             let refusal =
                 Refusal::cannot_check(format!("this process was stalled: its check is older than {seconds}s"));
             return self.refuse(command, refusal).await;
+        }
+        // Not stored: the controller may have given the same operation to a Job.
+        if !is_current() {
+            let message = "the controller withdrew the command while this node checked it";
+            return Err(Refusal::new(OutcomeReason::Expired, message));
         }
         if !self.claims.claim(command, None).map_err(no_state)? {
             return self.claimed_by_another(command).await;

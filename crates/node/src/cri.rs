@@ -37,6 +37,7 @@ pub mod tasks;
 mod tests;
 pub(crate) mod wire;
 
+pub use wire::Listed;
 use wire::{ListCodec, ListError};
 
 /// Largest answer that this client reads, the limit the kubelet uses too.
@@ -170,14 +171,8 @@ impl Cri {
 
     /// All sandboxes, in every state. The request carries no filter: with one, cri-dockerd hides sandboxes of which only its
     /// own record is left.
-    pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
-        self.sandboxes_sized(deadline).await.map(|(sandboxes, _)| sandboxes)
-    }
-
-    /// As [`Cri::sandboxes`], with the size of the answer in bytes.
-    pub async fn sandboxes_sized(&self, deadline: Duration) -> Result<(Vec<SandboxSeen>, usize), CriError> {
-        let list = self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await?;
-        Ok((list.items, list.bytes))
+    pub async fn sandboxes(&self, deadline: Duration) -> Result<Listed<SandboxSeen>, CriError> {
+        self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await
     }
 
     /// The ids of all sandboxes.
@@ -187,26 +182,15 @@ impl Cri {
     }
 
     /// All containers, in every state.
-    pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
-        self.containers_sized(deadline).await.map(|(containers, _)| containers)
-    }
-
-    /// As [`Cri::containers`], with the size of the answer in bytes.
-    pub async fn containers_sized(&self, deadline: Duration) -> Result<(Vec<ContainerSeen>, usize), CriError> {
-        let list = self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await?;
-        Ok((list.items, list.bytes))
+    pub async fn containers(&self, deadline: Duration) -> Result<Listed<ContainerSeen>, CriError> {
+        self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await
     }
 
     /// Asks for a list.
     ///
     /// # Errors
     /// [`CriError::NotKept`] when the list needs more memory than [`wire::MAX_KEPT`].
-    async fn list<Q, T>(
-        &self,
-        method: &'static str,
-        request: Q,
-        deadline: Duration,
-    ) -> Result<wire::Listed<T>, CriError>
+    async fn list<Q, T>(&self, method: &'static str, request: Q, deadline: Duration) -> Result<Listed<T>, CriError>
     where
         Q: Message + 'static,
         T: wire::Item,

@@ -210,7 +210,7 @@ impl Probe {
         let agent = agent_settings(&args, thresholds.clone());
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
         tokio::spawn(marks::run(agent.clone(), command.clone()));
-        let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate());
+        let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate(), command.clone());
         Self {
             args,
             evidence,

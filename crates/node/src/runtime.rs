@@ -1,9 +1,9 @@
 //! One interface to the container runtime for the collectors and the executor: CRI or Docker's own API.
 //!
 //! ```text
-//! Client  version · lists · direct questions about a container or a sandbox     Cri | Docker
-//! Asker   one question about one task, and one that waits for nobody            containerd Tasks/Get | Docker inspect | CRI-O
-//!                                                                               ContainerStatus
+//! Client      version · lists · direct questions about a container or a sandbox     Cri | Docker
+//! TaskClient  one question about one task, and one that waits for no task           containerd Tasks/Get | Docker inspect |
+//!                                                                                   CRI-O ContainerStatus
 //! ```
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::collect;
 use crate::cri::endpoint::{Api, Endpoint};
 use crate::cri::tasks::Tasks;
-use crate::cri::{Cri, CriError};
+use crate::cri::{Cri, CriError, Listed};
 use crate::docker::Docker;
 use nrh_core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen, StatusSeen, TaskAnswer};
 
@@ -55,10 +55,10 @@ impl Client {
     }
 
     /// Lists all sandboxes, in every state.
-    pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
+    pub async fn sandboxes(&self, deadline: Duration) -> Result<Listed<SandboxSeen>, CriError> {
         match self {
             Self::Cri(cri) => cri.sandboxes(deadline).await,
-            Self::Docker(docker) => docker.sandboxes(deadline).await,
+            Self::Docker(docker) => Ok(Listed { items: docker.sandboxes(deadline).await?, bytes: 0 }),
         }
     }
 
@@ -71,28 +71,10 @@ impl Client {
     }
 
     /// Lists all containers, in every state.
-    pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
+    pub async fn containers(&self, deadline: Duration) -> Result<Listed<ContainerSeen>, CriError> {
         match self {
             Self::Cri(cri) => cri.containers(deadline).await,
-            Self::Docker(docker) => docker.containers(deadline).await,
-        }
-    }
-
-    /// As [`Client::sandboxes`], with the size of the answer in bytes. The size matters for gRPC, which limits it; for
-    /// Docker it is 0.
-    pub async fn sandboxes_sized(&self, deadline: Duration) -> Result<(Vec<SandboxSeen>, usize), CriError> {
-        match self {
-            Self::Cri(cri) => cri.sandboxes_sized(deadline).await,
-            Self::Docker(docker) => Ok((docker.sandboxes(deadline).await?, 0)),
-        }
-    }
-
-    /// As [`Client::containers`], with the size of the answer in bytes. The size matters for gRPC, which limits it; for
-    /// Docker it is 0.
-    pub async fn containers_sized(&self, deadline: Duration) -> Result<(Vec<ContainerSeen>, usize), CriError> {
-        match self {
-            Self::Cri(cri) => cri.containers_sized(deadline).await,
-            Self::Docker(docker) => Ok((docker.containers(deadline).await?, 0)),
+            Self::Docker(docker) => Ok(Listed { items: docker.containers(deadline).await?, bytes: 0 }),
         }
     }
 

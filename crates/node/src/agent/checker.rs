@@ -319,9 +319,9 @@ impl Checker {
 
     async fn lists(&self, client: &Client) -> Result<Lists, Refusal> {
         let bound = self.bounds.call;
-        let before = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
-        let containers = client.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
-        let after = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let before = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?.items;
+        let containers = client.containers(bound).await.map_err(|error| asked("the list of containers", &error))?.items;
+        let after = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?.items;
         Ok(Lists { before, containers, after })
     }
 }

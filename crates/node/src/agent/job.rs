@@ -71,7 +71,10 @@ async fn sockets(state_dir: &Path) -> (Endpoint, PathBuf) {
     let state_dir = state_dir.to_owned();
     let find = move || {
         let host = HostPaths::default();
-        let flags = named_to_probe(&state_dir, &host.proc).unwrap_or_default();
+        let Flags { runtime, docker } = named_to_probe(&state_dir, &host.proc).unwrap_or_default();
+        // A probe that runs as a unit sees the node's own folders, and this Job few of them.
+        let here = |path: PathBuf| host.socket(&path);
+        let flags = Flags { runtime: runtime.map(here), docker: docker.map(here) };
         let kubelet = Finder::new(&host.proc).find().ok().flatten().and_then(|found| found.settings.ok());
         let named = kubelet.as_ref().and_then(|settings| settings.runtime_endpoint.as_deref());
         let usual = kubelet.as_ref().and_then(|settings| settings.usual_runtime);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::cri::CriError;
+use crate::cri::{CriError, Listed};
 use crate::deadline::Deadline;
 use crate::docker::Docker;
 use crate::runtime::Client;
@@ -90,10 +90,10 @@ impl Lists {
     ) -> Result<ListRound, CriError> {
         let lists = &asked.lists;
         at(ListCall::Sandboxes);
-        let (sandboxes, bytes_of_sandboxes) = lists.sandboxes_sized(bound).await?;
+        let Listed { items: sandboxes, bytes: bytes_of_sandboxes } = lists.sandboxes(bound).await?;
         at(ListCall::Containers);
         let containers_sent = Instant::now();
-        let (containers, bytes_of_containers) = lists.containers_sized(bound).await?;
+        let Listed { items: containers, bytes: bytes_of_containers } = lists.containers(bound).await?;
         at(ListCall::SandboxesAgain);
         let sandboxes_again = lists.sandbox_ids(bound).await?;
         let known: BTreeSet<&str> =

@@ -51,7 +51,7 @@ impl Proven {
 enum Tried {
     Proven(Proof),
     No,
-    UnprovenProcess,
+    Unproven,
 }
 
 /// The state of the process collector.
@@ -110,7 +110,7 @@ impl Processes {
             let proof = match self.prove(&node, &table, process)? {
                 Tried::Proven(proof) => proof,
                 Tried::No => continue,
-                Tried::UnprovenProcess => {
+                Tried::Unproven => {
                     let waited = self.waited(process, uptime);
                     unproven.push(UnprovenProcess { waited, ..candidate(&table, process, uptime) });
                     continue;
@@ -195,7 +195,7 @@ impl Processes {
                 format!("cannot check process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
             )),
             Err(error) if proc::is_gone(&error) => Ok(Tried::No),
-            Err(_) => Ok(known.map_or(Tried::UnprovenProcess, |known| Tried::Proven(known.proof.clone()))),
+            Err(_) => Ok(known.map_or(Tried::Unproven, |known| Tried::Proven(known.proof.clone()))),
         }
     }
 

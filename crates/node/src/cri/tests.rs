@@ -26,8 +26,8 @@ async fn a_healthy_runtime_answers() {
     let cri = Cri::connect(&fake.socket()).await.unwrap();
     let version = cri.version(SOON).await.unwrap();
     assert_eq!((version.name.as_str(), version.version.as_str()), ("containerd", "1.6.20"));
-    assert!(cri.sandboxes(SOON).await.unwrap()[0].ready);
-    let containers = cri.containers(SOON).await.unwrap();
+    assert!(cri.sandboxes(SOON).await.unwrap().items[0].ready);
+    let containers = cri.containers(SOON).await.unwrap().items;
     assert_eq!(containers[0].pod.as_ref().unwrap().uid, "uid-of-s1");
     assert_eq!(cri.container_status("c1", SOON).await.unwrap(), ContainerState::Running);
     assert!(cri.sandbox_ready("s1", SOON).await.unwrap());

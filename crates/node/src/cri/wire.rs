@@ -86,9 +86,12 @@ fn size_of_pod(pod: &PodRef) -> usize {
     [&pod.namespace, &pod.name, &pod.uid].map(|text| size_of_text(text)).iter().sum()
 }
 
-/// A list, with the size of the answer in bytes.
-pub(crate) struct Listed<T> {
+/// A list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed<T> {
+    /// What the runtime has listed.
     pub items: Vec<T>,
+    /// Size of the answer in bytes. It matters for gRPC, which limits it; for Docker it is 0.
     pub bytes: usize,
 }
 

@@ -261,6 +261,8 @@ impl Prover {
             let args = handle.args()?;
             match args.iter().take(2).map(PathBuf::from).find(|path| self.in_cni_folder(path)) {
                 Some(path) => path,
+                // In a folder that is not on the list, the environment shows a call of the runtime itself.
+                None if process.parent == runtime.pid => PathBuf::from(&process.command),
                 None => return Ok(None),
             }
         };

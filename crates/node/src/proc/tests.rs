@@ -187,7 +187,11 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
         sandbox_id: Some("abc".to_owned()),
         pod_uid: None,
     };
-    assert_eq!(proofs_below(pid_of(&with.0), &prover), [expected]);
+    assert_eq!(proofs_below(pid_of(&with.0), &prover), std::slice::from_ref(&expected));
+    let elsewhere = Prover::new(&root()).with_cni_folders(Vec::new());
+    let Proof::NetworkPlugin { command, sandbox_id, pod_uid, .. } = expected else { unreachable!() };
+    let by_environment = Proof::NetworkPlugin { plugin: "sh".to_owned(), command, sandbox_id, pod_uid };
+    assert_eq!(proofs_below(pid_of(&with.0), &elsewhere), [by_environment], "its folder is not on the list");
     end_children(pid_of(&with.0));
 
     let without = runtime(folder.path(), "without", &line("X=1"));
@@ -196,7 +200,9 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
         let table = table(&root()).unwrap();
         table.iter().any(|process| process.parent == pid && process.command == "sh" && has_args(process.pid, 3))
     });
-    assert_eq!(proofs_below(pid, &prover), [], "a script without CNI_COMMAND was taken for a plugin");
+    for prover in [&prover, &elsewhere] {
+        assert_eq!(proofs_below(pid, prover), [], "a script without CNI_COMMAND was taken for a plugin");
+    }
     end_children(pid);
 }
 

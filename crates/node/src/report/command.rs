@@ -32,6 +32,11 @@ pub struct Command {
 impl Command {
     /// There is no such object, so there is no command.
     pub const NONE: Self = Self { is_known: true, order: None, check_sequence: 0, check_requested: None };
+
+    /// Whether this operation is not withdrawn, as far as the probe knows.
+    pub fn is_current(&self, order: &ActionCommand) -> bool {
+        !self.is_known || self.order.as_ref().is_some_and(|now| now.operation_id == order.operation_id)
+    }
 }
 
 /// The fields of a `NodeCommand` that the probe reads. All other fields are skipped.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::command_queue::Execute;
@@ -15,6 +15,7 @@ use crate::collectors::Collectors;
 use crate::cri::endpoint::{Endpoint, NamedBy};
 use crate::deadline::within;
 use crate::evidence::Gate;
+use crate::report::command::Command;
 use nrh_core::thresholds::Thresholds;
 
 /// The socket where neither a collector nor a person names one.
@@ -46,13 +47,21 @@ fn with_known(settings: AgentSettings, collectors: &Collectors) -> AgentSettings
     }
 }
 
-/// Returns what executes a command: it waits for the evidence of the command's fault, and then acts.
-pub fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) -> Execute {
+/// Returns what executes a command: it waits for the evidence of the command's fault, and then acts, unless the controller has
+/// withdrawn the command by then.
+pub fn executor(
+    settings: AgentSettings,
+    collectors: Arc<Collectors>,
+    gate: Gate,
+    commands: watch::Receiver<Command>,
+) -> Execute {
     Arc::new(move |order| {
         let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
+        let commands = commands.clone();
         async move {
             gate.pass(&order.fault_id).await;
-            Agent::new(with_known(settings, &collectors)).execute(&order).await
+            let agent = Agent::new(with_known(settings, &collectors));
+            agent.execute_while(&order, || commands.borrow().is_current(&order)).await
         }
         .boxed()
     })

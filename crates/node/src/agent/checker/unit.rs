@@ -21,6 +21,8 @@ use nrh_core::policy::Daemon;
 const RUNTIMES: [(&str, &str); 2] =
     [("run/containerd/containerd.sock", "containerd.service"), ("run/crio/crio.sock", "crio.service")];
 const KUBELET: &str = "kubelet.service";
+/// Docker's own daemon.
+const DOCKERD: &str = "dockerd";
 /// Folders of sockets whose runtime and kubelet are part of a larger program.
 const INSIDE: [&str; 3] = ["k3s", "k0s", "microk8s"];
 /// States of a unit file that somebody wants started. Other units that can be started (`systemd-poweroff.service` is
@@ -161,11 +163,22 @@ impl Checker {
         runtimes: &[Process],
     ) -> Result<Unit, Refusal> {
         let holds_runtime = find_in(runtimes, &name).is_some();
+        let holds_docker = runtimes.iter().any(|one| one.is_in(&name) && one.command == DOCKERD);
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
             .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
-        if holds_runtime && unit.seen.active == "active" && unit.seen.kill != "process" && !params.skip_safety_check {
+        // A kubelet's restart must not end containers at all: its policy needs no right to evict pods.
+        let may_end_containers = params.skip_safety_check && daemon == Daemon::Runtime;
+        if holds_docker && !may_end_containers {
+            let message = format!(
+                "{DOCKERD} is in {}: without live-restore it ends every container of the node when it stops: set restart.skipSafetyCheck \
+                 if that may be",
+                unit.name
+            );
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
+        if holds_runtime && unit.seen.active == "active" && unit.seen.kill != "process" && !may_end_containers {
             self.ends_daemons_only(&unit).await?;
         }
         Ok(unit)

@@ -94,11 +94,11 @@ async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) 
     let bound = checker.bounds.call;
     let runtime = Client::connect(&checker.endpoint).await.map_err(|error| asked("a connection", &error))?;
     if sandbox_id == Some(id) {
-        let seen = runtime.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let seen = runtime.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?.items;
         let is_ready = seen.iter().any(|sandbox| sandbox.id == id && sandbox.ready);
         return if is_ready { Err(recovered(format!("sandbox {id} is ready"))) } else { Ok(()) };
     }
-    let seen = runtime.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
+    let seen = runtime.containers(bound).await.map_err(|error| asked("the list of containers", &error))?.items;
     match seen.iter().find(|seen| seen.id == id) {
         Some(seen) if Some(seen.sandbox_id.as_str()) != sandbox_id => {
             let message = format!("container {id} belongs to sandbox {}, not the one in the command", seen.sandbox_id);

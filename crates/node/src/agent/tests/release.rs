@@ -54,6 +54,17 @@ async fn a_frozen_shim_is_resumed_and_its_neighbour_is_not() {
     frozen.neighbour_untouched();
 }
 
+/// A check may take minutes, and a person may cancel meanwhile. The same operation may be a Job's by then, so nothing is stored.
+#[tokio::test]
+async fn a_command_that_is_withdrawn_during_its_check_is_not_executed() {
+    let frozen = Frozen::new();
+    let command = resume(&frozen.shim, &frozen.sandbox);
+    let outcome = Agent::new(frozen.node.settings()).execute_while(&command, || false).await;
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Expired), "{outcome:?}");
+    frozen.untouched();
+    done(&frozen.node.execute(&command).await);
+}
+
 #[tokio::test]
 async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
     let frozen = Frozen::new();

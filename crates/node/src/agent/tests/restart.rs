@@ -16,6 +16,7 @@ use nrh_core::fault::Daemon;
 
 pub(super) const KUBELET: &str = "kubelet.service";
 pub(super) const CONTAINERD: &str = "containerd.service";
+const DOCKER: &str = "docker.service";
 
 /// A node with a made-up `/proc`, 1,000 s after boot, a runtime that answers, and a systemd.
 pub(super) struct Daemons {
@@ -138,6 +139,10 @@ fn start_if_stopped(command: ActionCommand) -> ActionCommand {
 
 fn careless(command: ActionCommand) -> ActionCommand {
     with(command, Restart { skip_safety_check: true, ..Restart::default() })
+}
+
+fn careless_in(command: ActionCommand, unit: &str) -> ActionCommand {
+    with(command, Restart { unit: Some(unit.to_owned()), skip_safety_check: true, ..Restart::default() })
 }
 
 /// A health check that says this.
@@ -367,8 +372,10 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.shim("k3s.service");
     daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::Protected, "KillMode=control-group");
-    let careless = Restart { unit: Some("k3s.service".into()), skip_safety_check: true, ..Restart::default() };
-    done(&daemons.execute(&with(self::kubelet(), careless)).await);
+    let outcome = daemons.execute(&careless_in(self::kubelet(), "k3s.service")).await;
+    daemons.left_alone(&outcome, OutcomeReason::Protected, "KillMode=control-group");
+    daemons.silence();
+    done(&daemons.execute(&careless_in(self::runtime(), "k3s.service")).await);
     // The usual unit of a kubelet holds no runtime.
     let daemons = Daemons::of_kubelet(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.kubelet(port, KUBELET);
@@ -465,6 +472,13 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     daemons.left_alone(&outcome, OutcomeReason::Protected, "the runtime is Docker");
     let outcome = Agent::new(settings).execute(&named(runtime(), "cri-docker.service")).await;
     daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not known to systemd");
+
+    let daemons =
+        Daemons::new(&[(DOCKER, unit("active", "running"))], Restarts::End("done", unit("active", "running")));
+    daemons.with(30, 'S', "/usr/bin/dockerd", "dockerd", DOCKER);
+    daemons.silence();
+    daemons.left_alone(&daemons.execute(&named(runtime(), DOCKER)).await, OutcomeReason::Protected, "live-restore");
+    done(&daemons.execute(&careless_in(runtime(), DOCKER)).await);
 
     // Another containerd beside one that is gone: the kubelet's may be that, unless the unit is named.
     let daemons = Daemons::of_runtime(unit("failed", "failed"));

@@ -97,7 +97,7 @@ async fn a_list_of_which_too_much_would_be_kept_is_refused_by_its_name() {
     let refused = cri.containers(Duration::from_mins(1)).await.unwrap_err();
     assert!(matches!(&refused, CriError::NotKept(text) if text.contains("KiB that are kept")), "{refused:?}");
     // Most of what makes a list long is not kept.
-    let (sandboxes, bytes) = cri.sandboxes_sized(Duration::from_mins(1)).await.unwrap();
+    let Listed { items: sandboxes, bytes } = cri.sandboxes(Duration::from_mins(1)).await.unwrap();
     assert_eq!(sandboxes.len(), 60);
     assert!(bytes > 15 * MIB, "{bytes}");
     let newest = cri.last_created("11111111-2222-4333-8444-555555555555", Duration::from_mins(1)).await.unwrap();
