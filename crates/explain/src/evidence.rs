@@ -41,13 +41,14 @@ pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints bundles one by one. One that cannot be read is reported on standard error, and the others follow.
+/// Prints bundles one by one. One that cannot be read is reported on standard error, and the others follow. It is an error if none
+/// of them can be read.
 fn print(
     out: &mut impl Write,
     bundles: impl Iterator<Item = anyhow::Result<Value>>,
     format: OutputFormat,
 ) -> anyhow::Result<()> {
-    let mut between = "[\n";
+    let (mut between, mut failed) = ("[\n", 0);
     for bundle in bundles {
         let printed = bundle.map(|bundle| plain(bundle, MAX_TEXT)).and_then(|bundle| match format {
             OutputFormat::Json => Ok(format!("{between}{bundle}")),
@@ -63,9 +64,13 @@ fn print(
                 out.write_all(printed.as_bytes())?;
                 between = ",\n";
             }
-            Err(error) => complain(&format!("{error:#}")),
+            Err(error) => {
+                failed += 1;
+                complain(&format!("{error:#}"));
+            }
         }
     }
+    anyhow::ensure!(failed == 0 || between != "[\n", "none of the {failed} bundle(s) can be read");
     if format == OutputFormat::Json {
         out.write_all(if between == "[\n" { b"[]\n" } else { b"\n]\n" })?;
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::runtime_client_hung::awaited_by;
 use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
@@ -183,7 +184,6 @@ fn judge(
             );
             Verdict::unknown(ConditionReason::Stale, &detail)
         } else {
-            // Nobody waits for a task of a ready sandbox without containers.
             let clean = answers.answered.map_or_else(|| coverage.others.clone(), |checked| Verdict::Clean { checked });
             // CRI-O answers from its memory: only the conmon shows that it would hear of the container's end.
             match (seen.kind == RuntimeKind::CriO, shim, clean) {
@@ -212,7 +212,13 @@ fn judge(
     }
     let checked = check_time(&answers, shim.map(|(_, checked)| checked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    findings.sightings.push(sighting(group, key, &answers, shim, checked, seen.kind, confirm));
+    let mut sighting = sighting(group, key, &answers, shim, checked, seen.kind, confirm);
+    let waits = shim.filter(|shim| seen.kind != RuntimeKind::CriO && !is_stopped(shim.state));
+    if let Some(client) = waits.zip(seen.processes.value()).and_then(|(shim, table)| awaited_by(shim, table)) {
+        let message = bounded(&format!("{}; it waits for {}", sighting.message, describe(client)), MAX_LINE);
+        (sighting.certain, sighting.message) = (false, message);
+    }
+    findings.sightings.push(sighting);
 }
 
 /// The verdict on a container of CRI-O without a conmon among the processes. It may be the container of a VM, which has none.

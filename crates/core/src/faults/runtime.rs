@@ -101,7 +101,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
             message: format!("the container runtime {how} on a fresh connection{because}"),
             impact: "no container of this node can be started, stopped or asked about",
             // CRI-O asks its client for the state of each container before it answers.
-            evidence: evidence(std::iter::once(process).chain(long_at_work(seen)).collect()),
+            evidence: evidence(std::iter::once(process).chain(long_at_work(seen, |_| true)).collect()),
             checked,
             confirm: thresholds.confirm(&CONFIRM_UNREACHABLE),
         }
@@ -168,20 +168,25 @@ fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Finding
     Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back")))
 }
 
+/// Verbs that run as long as somebody wants them to, or are the container's own first step.
+const ENDLESS: [&str; 4] = ["run", "exec", "events", "init"];
+
 /// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.
 pub(super) fn in_flight(seen: &Observations) -> Vec<String> {
-    evidence(long_at_work(seen).collect())
+    evidence(long_at_work(seen, |verb| !ENDLESS.contains(&verb)).collect())
 }
 
-fn long_at_work(seen: &Observations) -> impl Iterator<Item = String> {
+fn long_at_work(seen: &Observations, is_counted: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
     let processes = seen.processes.value().map_or(&[][..], |table| &table.processes);
-    processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
+    processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(move |process| {
         let ProcessRole::RuntimeClient { verb, .. } = &process.role else { return None };
-        Some(format!(
-            "`{}` has been at work for more than {} s: {}",
-            bounded(verb, 32),
-            IN_FLIGHT.as_secs(),
-            describe(process)
-        ))
+        is_counted(verb).then(|| {
+            format!(
+                "`{}` has been at work for more than {} s: {}",
+                bounded(verb, 32),
+                IN_FLIGHT.as_secs(),
+                describe(process)
+            )
+        })
     })
 }

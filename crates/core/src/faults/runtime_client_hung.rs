@@ -173,6 +173,15 @@ fn whose<'a>(
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
 }
 
+/// The client that this shim waits for, if one works on a container of its pod. Before containerd 2.3 a shim answers no question
+/// while `runc create` runs (its service lock), and Kata's shims do not either.
+pub(super) fn awaited_by<'a>(shim: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a ProcessSeen> {
+    table.processes.iter().find(|process| {
+        matches!(&process.role, ProcessRole::RuntimeClient { verb, .. } if ENDING.contains(&verb.as_str()))
+            && caller(process, table).is_some_and(|caller| caller.pid == shim.pid)
+    })
+}
+
 /// The process that has called a client, directly or through wrappers.
 fn caller<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a ProcessSeen> {
     let parent_of = |child: &ProcessSeen| table.processes.iter().find(|parent| parent.pid == child.parent);

@@ -107,6 +107,12 @@ fn a_broken_bundle_does_not_hide_the_others() {
 }
 
 #[test]
+fn bundles_of_which_none_can_be_read_are_an_error() {
+    let error = printed(&[("a-1", "{".to_owned())], None, OutputFormat::Json).unwrap_err();
+    assert_eq!(error.to_string(), "none of the 1 bundle(s) can be read");
+}
+
+#[test]
 fn an_empty_folder_is_said_to_be_one() {
     assert!(printed(&[], None, OutputFormat::Table).unwrap_err().to_string().contains("no bundle is in"));
     assert_eq!(printed(&[], None, OutputFormat::Json).unwrap(), "[]\n");

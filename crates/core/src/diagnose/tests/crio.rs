@@ -186,6 +186,9 @@ fn a_create_that_hangs_below_its_conmon_is_its_pods() {
     runtime.table().push(client(pid, "state"));
     assert_eq!(runtime.kinds(), []);
     assert_eq!(runtime.findings().in_flight.len(), 1);
+    // A session that somebody has open.
+    runtime.table().push(client(pid, "exec"));
+    assert_eq!(runtime.findings().in_flight.len(), 1);
 }
 
 #[test]

@@ -18,6 +18,25 @@ fn one_shim_is_one_fault_that_names_pod_containers_process_state_and_wchan() {
     assert_eq!(clean_at(&findings, FaultType::HungContainer, &format!("uid-other/{OTHER}")), Some(1000));
 }
 
+/// Before containerd 2.3 a shim answers nobody while `runc create` runs: the client is to blame if it hangs, and the shim never is.
+#[test]
+fn a_shim_that_waits_for_a_client_is_not_proven_to_hang() {
+    let silent = || Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(1), took: Duration::ZERO };
+    for (parent, verb, state, certain) in
+        [(100, "create", 'S', false), (100, "exec", 'S', true), (1, "create", 'S', true), (100, "create", 'T', true)]
+    {
+        let mut node = Node::healthy();
+        node.tasks.insert(WORK.into(), silent());
+        node.shim(SANDBOX).state = state;
+        node.runtime_client(verb, 5);
+        node.table().last_mut().unwrap().parent = parent;
+        let findings = node.findings();
+        let sighting = only(&findings);
+        assert_eq!((sighting.kind, sighting.certain), (FaultType::HungContainer, certain), "{parent} {verb} {state}");
+        assert_eq!(sighting.message.contains("it waits for process 300"), !certain, "{}", sighting.message);
+    }
+}
+
 #[test]
 fn a_stopped_shim_not_asked_yet_is_a_first_sign_and_is_asked_at_once() {
     let mut node = Node::healthy();
