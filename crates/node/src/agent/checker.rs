@@ -179,6 +179,9 @@ impl Checker {
         if stopped {
             return Ok(());
         }
+        if signal == Some(Signal::Kill) {
+            self.waits_for_no_client(held).await?;
+        }
         let tasks = self.tasks().await?;
         for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {
             // The same rule as the probe's: an unknown state that is returned at once is an error, not silence.

@@ -7,17 +7,45 @@ use super::Checker;
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::docker::Docker;
-use crate::proc;
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
+use crate::proc::{self, RawProcess};
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::Target;
-use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, MAX_WRAPPERS};
+use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, ENDING, MAX_WRAPPERS};
+use nrh_core::text::bounded;
 use nrh_core::thresholds::NO_PROGRESS_TIME;
 
 /// How long the executor watches a client that is younger than a hung one.
 const WATCHED: Duration = Duration::from_secs(5);
 
 impl Checker {
+    /// Checks that no client works for the shim. Before containerd 2.3 a shim answers nobody while `runc create` runs.
+    pub(super) async fn waits_for_no_client(&self, shim: &PinnedProcess) -> Result<(), Refusal> {
+        let (prover, pid) = (self.prover.clone(), shim.process.pid);
+        let find = move || -> std::io::Result<Option<String>> {
+            let table = proc::table(prover.root())?;
+            let is_below = |one: &&RawProcess| proc::ancestors(&table, one, MAX_WRAPPERS + 1).any(|up| up.pid == pid);
+            for one in table.iter().filter(is_below) {
+                match prover.prove(&table, one) {
+                    Ok(Some(Proof::RuntimeClient { verb, .. })) if ENDING.contains(&verb.as_str()) => {
+                        return Ok(Some(format!("`{verb}` ({}, process {})", bounded(&one.command, 64), one.pid)));
+                    }
+                    Err(error) if !proc::is_gone(&error) => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(None)
+        };
+        let found = self.reader.run(self.bounds.processes, find).await?;
+        match found.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))? {
+            None => Ok(()),
+            Some(client) => {
+                let message = format!("shim {pid} may only wait for {client}: that client has to end first");
+                Err(Refusal::new(OutcomeReason::KubeletBusy, message))
+            }
+        }
+    }
+
     /// Checks that the client is as old as a hung one or makes no progress, and that it works for the kubelet. Its
     /// caller, directly or through a wrapper, must be the shim of the command's sandbox, or a shim of Docker for a
     /// container of the command's pod.

@@ -87,6 +87,19 @@ async fn a_kill_wants_the_runtime_awake() {
 }
 
 #[tokio::test]
+async fn a_shim_that_waits_for_a_client_is_not_killed() {
+    let (node, sandbox, container) = (Node::new(), id(), id());
+    let (client, shim) = node.stage.client("k8s.io", &sandbox, "create", &id());
+    node.runtime.set(|world| world.tasks.insert(container.clone(), Says::Unknown));
+    let mut command = ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
+    command.target.container_id = Some(container);
+    let outcome = node.execute(&command).await;
+    refused(&outcome, OutcomeReason::KubeletBusy);
+    assert!(outcome.message.contains(&format!("process {}", client.pid)), "{}", outcome.message);
+    assert!(shim.state().is_some() && client.state().is_some());
+}
+
+#[tokio::test]
 async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() {
     let (node, sandbox, container) = (Node::new(), id(), id());
     let shim = node.stage.shim(&sandbox);
