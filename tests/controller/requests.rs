@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::fake_api::Fault;
 use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
@@ -79,4 +80,18 @@ async fn of_a_crowd_each_node_is_told_of_at_once_and_then_every_few_seconds() {
     say(false);
     sleep(Duration::from_secs(6)).await;
     assert!(all_are("Healthy"), "the last word is told as well");
+}
+
+/// A round of status writes has room for 256.
+#[tokio::test(start_paused = true)]
+async fn writes_that_are_refused_take_no_room_from_those_of_later_nodes() {
+    let world = World::new(300);
+    world.add_node("z");
+    world.api.hook(|call| {
+        let name = call.body["metadata"]["name"].as_str();
+        let is_refused = call.verb == "create" && call.target.plural == "noderuntimehealths" && name != Some("z");
+        is_refused.then_some(Fault::Code(403))
+    });
+    let _replica = world.controller("a");
+    world.until("the report of z", || world.api.get("noderuntimehealths", "z").is_some()).await;
 }

@@ -75,9 +75,10 @@ impl CallError {
         self.code() == Some(409)
     }
 
-    /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it.
+    /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it. A 401 passes: an API server
+    /// answers it while its keys or its authenticator change.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.code(), Some(400 | 401 | 403 | 405 | 422))
+        matches!(self.code(), Some(400 | 403 | 405 | 422))
     }
 
     /// One line with all causes.

@@ -268,7 +268,8 @@ impl StatusWriter {
         let (mut controller_statuses, mut commands) = (Along::new(controller_statuses), Along::new(&*commands));
         let (mut said_now, mut said_before) = (Along::new(&status_view.nodes), Along::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
-            let is_room = round.writes.len() < ROUND;
+            let from = round.writes.len();
+            let is_room = from < ROUND;
             match controller_statuses.at(node) {
                 None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") || !is_room => {}
                 None => round.writes.push(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
@@ -284,6 +285,11 @@ impl StatusWriter {
                         self.report_writes((node, &view.uid), said, current, commands.at(node), round);
                     }
                 }
+            }
+            // A write that fails again and again takes no room from those of later nodes.
+            if round.writes.len() > from {
+                let new = round.writes.split_off(from);
+                round.writes.extend(new.into_iter().filter(|write| !self.not_before.contains_key(&write.key())));
             }
         }
     }
