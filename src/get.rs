@@ -49,7 +49,7 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     }
     let items = list::<NodeRuntimeHealth>(client).await.context("cannot list noderuntimehealths")?;
     let mut nodes: Vec<Node> = items.into_iter().map(Node::read).filter(|node| is_asked(&args, &node.name)).collect();
-    all_exist(&args, &nodes)?;
+    all_exist(&args.nodes, &nodes)?;
     nodes.sort_by_cached_key(Node::rank);
     let now = Timestamp::now();
     let whole =
@@ -180,8 +180,8 @@ impl Printed {
 }
 
 /// Checks that each node that was named has a report.
-fn all_exist(args: &GetArgs, nodes: &[Node]) -> anyhow::Result<()> {
-    let lacks = args.nodes.iter().filter(|name| nodes.iter().all(|node| node.name != **name));
+fn all_exist(names: &[String], nodes: &[Node]) -> anyhow::Result<()> {
+    let lacks = names.iter().filter(|name| nodes.iter().all(|node| node.name != **name));
     let lacks: Vec<&str> = lacks.map(String::as_str).collect();
     if lacks.is_empty() {
         return Ok(());
@@ -211,7 +211,7 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
             Ok(Event::Init) => continue,
             Ok(Event::InitDone) => {
                 let mut all = first.take().unwrap_or_default();
-                all_exist(args, &all)?;
+                all_exist(&args.nodes, &all)?;
                 all.sort_by_cached_key(Node::rank);
                 for node in all {
                     show(args.print.output, &node, &mut printed)?;
@@ -281,6 +281,14 @@ mod tests {
             "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions,
                 "faults": severity.map(fault).into_iter().collect::<Vec<_>>(),
                 "summary": {"health": health, "activity": activity}}}))
+    }
+
+    #[test]
+    fn a_node_that_was_named_and_has_no_report_is_an_error() {
+        let nodes = [node("w1", "Healthy", None, "")];
+        assert!(all_exist(&["w1".to_owned()], &nodes).is_ok() && all_exist(&[], &[]).is_ok());
+        let error = all_exist(&["w1".to_owned(), "w9".to_owned()], &nodes).unwrap_err().to_string();
+        assert!(error.starts_with("no NodeRuntimeHealth of w9;"), "{error}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn start(format: LogFormat, filter: &str) -> anyhow::Result<Log> {
     Ok(log)
 }
 
-/// The parser takes a word that is no level for a target of which all is logged, and nothing else would be.
+/// Parses the filter. Its own parser takes a word that is no level for a target: then it logs that target, and nothing else.
 fn filter_of(text: &str) -> anyhow::Result<Targets> {
     let is_bare = |directive: &&str| !directive.contains('=') && directive.parse::<LevelFilter>().is_err();
     let bare = text.split(',').map(str::trim).find(is_bare);

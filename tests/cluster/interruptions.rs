@@ -50,7 +50,7 @@ use tokio_util::sync::CancellationToken;
 use crate::plane;
 
 use fleet::Fleet;
-use ladders::ProcessRole;
+use ladders::Part;
 
 /// The pod to which a controller's token is bound.
 const CONTROLLER: &str = "interrupted";
@@ -79,22 +79,22 @@ spec:
 #[test]
 #[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
 fn wherever_its_leader_is_killed_a_remediation_is_gone_on_with_and_nothing_is_done_twice() {
-    killed_at_each_write("killed", ProcessRole::Killed);
+    killed_at_each_write("killed", Part::Killed);
 }
 
 #[test]
 #[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
 fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_twice() {
-    killed_at_each_write("drained", ProcessRole::Drained);
+    killed_at_each_write("drained", Part::Drained);
 }
 
 #[test]
 #[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
 fn wherever_its_leader_is_killed_a_hand_off_ends_a_executor_changes_and_a_start_by_hand_begins_once() {
-    killed_at_each_write("handed", ProcessRole::Handed);
+    killed_at_each_write("handed", Part::Handed);
 }
 
-fn killed_at_each_write(name: &str, part: ProcessRole) {
+fn killed_at_each_write(name: &str, part: Part) {
     staged(name, None, async |stage| killed::at_each_write(&stage, part).await);
 }
 

@@ -235,3 +235,24 @@ pub async fn bounded_opt<T>(
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_an_answer_that_stays_the_same_is_a_refusal() {
+        let answered = |code| {
+            let status = Status { code, ..Status::default() };
+            CallError::Api { what: "reading Node w1".to_owned(), source: Box::new(kube::Error::Api(Box::new(status))) }
+        };
+        for code in [400, 403, 405, 422] {
+            assert!(answered(code).is_refusal(), "{code}");
+        }
+        for code in [401, 404, 409, 429, 500, 503] {
+            assert!(!answered(code).is_refusal(), "{code}");
+        }
+    }
+}

@@ -129,7 +129,7 @@ impl Kept {
         self.clocks.is_empty() && self.flap.is_none_or(|flap| flap.settled(now).is_none())
     }
 
-    fn matched_conditions(&mut self, askings: &[Asking], now: Duration, wall: Timestamp) -> Option<ObservedCondition> {
+    fn matched_condition(&mut self, askings: &[Asking], now: Duration, wall: Timestamp) -> Option<ObservedCondition> {
         let since = self.clocks.values().filter_map(|clock| clock.since).min()?;
         let lasted = |(asking, clock): (&Asking, &Clock)| Some((asking.clone(), clock.lasted(now)?));
         let lasted = self.clocks.iter().filter_map(lasted).collect();
@@ -200,15 +200,15 @@ impl ConditionHistory {
 
     /// The conditions on each node, and how long they have lasted. `wall` is the wall clock at `now`.
     pub fn matched_conditions(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<ObservedCondition>> {
-        let matched_conditions = |of: &mut OfNode| -> Vec<ObservedCondition> {
+        let of_node = |of: &mut OfNode| -> Vec<ObservedCondition> {
             let OfNode { conditions, asked, .. } = of;
             let none = Vec::new();
             let all = conditions.iter_mut();
-            let matched_conditions =
-                all.filter_map(|(kind, kept)| kept.matched_conditions(asked.get(kind).unwrap_or(&none), now, wall));
-            matched_conditions.take(MAX_NOTICED).collect()
+            let matched =
+                all.filter_map(|(kind, kept)| kept.matched_condition(asked.get(kind).unwrap_or(&none), now, wall));
+            matched.take(MAX_NOTICED).collect()
         };
-        let all = self.0.iter_mut().map(|(node, of)| (node.clone(), matched_conditions(of)));
-        all.filter(|(_, matched_conditions)| !matched_conditions.is_empty()).collect()
+        let all = self.0.iter_mut().map(|(node, of)| (node.clone(), of_node(of)));
+        all.filter(|(_, matched)| !matched.is_empty()).collect()
     }
 }

@@ -37,12 +37,12 @@ pub fn status(node: &str, draft: Option<&Draft>, calls: CallCounts, delivery: &D
     }
 }
 
-/// Serves until the probe ends; `told` creates the document. It serves one client at a time: a client that does not
+/// Serves until the probe ends; `status` creates the document. It serves one client at a time: a client that does not
 /// read delays the others by two seconds, and the probe not at all.
 ///
 /// The caller holds the node's lock, so an existing socket was left by a probe that has ended. If no socket can be
 /// created, that is logged and the probe continues without one.
-pub async fn serve(folder: PathBuf, told: impl Fn() -> LocalStatus) {
+pub async fn serve(folder: PathBuf, status: impl Fn() -> LocalStatus) {
     let path = folder.join(SOCKET);
     let listener = match listen(&path) {
         Ok(listener) => listener,
@@ -56,7 +56,7 @@ pub async fn serve(folder: PathBuf, told: impl Fn() -> LocalStatus) {
             sleep(Duration::from_secs(1)).await;
             continue;
         };
-        let _ = timeout(WRITE, write_status(stream, &told())).await;
+        let _ = timeout(WRITE, write_status(stream, &status())).await;
     }
 }
 
@@ -71,8 +71,8 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn write_status(mut stream: UnixStream, told: &LocalStatus) -> std::io::Result<()> {
-    stream.write_all(&serde_json::to_vec(told)?).await?;
+async fn write_status(mut stream: UnixStream, status: &LocalStatus) -> std::io::Result<()> {
+    stream.write_all(&serde_json::to_vec(status)?).await?;
     stream.shutdown().await
 }
 

@@ -27,9 +27,9 @@ use until::until;
 const ACTS: [&str; 5] = ["hung-container", "hung-network-plugin", "leaked-shim", "orphan-nothing-runs", "back-off-pod"];
 const ACTS_ANYWHERE: usize = 2;
 /// Its name, what it shows, and the test, which tells what it has seen.
-type ProcessRole = (&'static str, &'static str, fn(&mut Bed) -> String);
+type Part = (&'static str, &'static str, fn(&mut Bed) -> String);
 /// What follows the acts.
-const PARTS: [ProcessRole; 11] = [
+const PARTS: [Part; 11] = [
     ("churn", "nothing false while pods come and go", churn),
     ("power-loss", "well again after a power loss", |bed| survives(bed, &interruptions::POWER_LOSS)),
     ("panic", "well again after a kernel panic", |bed| survives(bed, &interruptions::PANIC)),

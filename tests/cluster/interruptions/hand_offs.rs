@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::stand_in::{Does, KINDS, Remediators, objects};
-use crate::interruptions::way::{Call, EvictionDecision, rough};
+use crate::interruptions::way::{Call, CallOutcome, rough};
 use crate::interruptions::{LIMIT, Stage, kill, start, until};
 use crate::plane;
 use crate::remediators::{SELF_NODE, definitions, machine_rights, template};
@@ -223,9 +223,9 @@ pub async fn go_on_whatever_happens(stage: &Stage<'_>) -> Result<()> {
     }
     let remediators = Remediators::new(stage.admin.clone());
     let play = Play { stage, remediators, begun: Timestamp::now(), nodes: Mutex::default() };
-    cut_off(&play, "cut-before", EvictionDecision::Lost, None).await?;
+    cut_off(&play, "cut-before", CallOutcome::Lost, None).await?;
     ensure!(play.writes("cut-before")?.is_empty(), "expected the leader to die before the object was made");
-    cut_off(&play, "cut-after", EvictionDecision::Unanswered, Some("cut-before")).await?;
+    cut_off(&play, "cut-after", CallOutcome::Unanswered, Some("cut-before")).await?;
     ensure!(play.writes("cut-after")?.len() == 1, "expected the leader to die after the object was made");
     let leader = start(&stage.upstream);
     answers(&play).await.context("the answers of remediators")?;
@@ -246,11 +246,11 @@ pub async fn go_on_whatever_happens(stage: &Stage<'_>) -> Result<()> {
 
 /// The leader is killed right before or right after the object of that node is made. What another one is owed from before is
 /// done first.
-async fn cut_off(play: &Play<'_>, node: &str, fate: EvictionDecision, owed: Option<&str>) -> Result<()> {
+async fn cut_off(play: &Play<'_>, node: &str, fate: CallOutcome, owed: Option<&str>) -> Result<()> {
     let (gone, is_armed) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
     let armed = is_armed.clone();
     let is_it = move |call: &Call| call.makes("selfnoderemediations") && armed.load(Ordering::SeqCst);
-    let judge = move |call: &Call| if is_it(call) { fate } else { EvictionDecision::Answered };
+    let judge = move |call: &Call| if is_it(call) { fate } else { CallOutcome::Answered };
     let leader = start(&rough(play.stage.upstream.clone(), gone.clone(), judge));
     if let Some(owed) = owed {
         until("the object that the dead leader owed", LIMIT, async || Ok(play.stands(owed).await?.then_some(())))

@@ -25,10 +25,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::interruptions::account::{self, Write};
-use crate::interruptions::ladders::{ACTS, By, LADDERS, Ladder, ProcessRole};
+use crate::interruptions::ladders::{ACTS, By, LADDERS, Ladder, Part};
 use crate::interruptions::process::Process;
 use crate::interruptions::stand_in::Remediators;
-use crate::interruptions::way::{Call, EvictionDecision, Judge, rough};
+use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{
     LIMIT, Stage, by_hand, daemons, door, free_lease, hand_offs, kill, start_set, until, workload,
 };
@@ -54,7 +54,7 @@ enum At {
 /// The write that is to be the leader's last one.
 struct Shot {
     node: String,
-    fate: EvictionDecision,
+    fate: CallOutcome,
     at: At,
     seen: usize,
     hit: Option<Call>,
@@ -65,7 +65,7 @@ struct Shot {
 struct Aim(Arc<Mutex<Option<Shot>>>);
 
 impl Aim {
-    fn take(&self, node: &str, fate: EvictionDecision, at: At) {
+    fn take(&self, node: &str, fate: CallOutcome, at: At) {
         *self.0.lock().unwrap() = Some(Shot { node: node.to_owned(), fate, at, seen: 0, hit: None });
     }
 
@@ -76,10 +76,10 @@ impl Aim {
 }
 
 impl Judge for Aim {
-    fn call(&mut self, call: &Call) -> EvictionDecision {
+    fn call(&mut self, call: &Call) -> CallOutcome {
         let mut shot = self.0.lock().unwrap();
         let Some(shot) = shot.as_mut().filter(|shot| call.is_of_remediation(&shot.node)) else {
-            return EvictionDecision::Answered;
+            return CallOutcome::Answered;
         };
         let is_it = match shot.at {
             At::Write(at) => shot.seen == at,
@@ -88,10 +88,10 @@ impl Judge for Aim {
         shot.seen += 1;
         if shot.hit.is_some() {
             // Others of that moment.
-            return EvictionDecision::Lost;
+            return CallOutcome::Lost;
         }
         if !is_it {
-            return EvictionDecision::Answered;
+            return CallOutcome::Answered;
         }
         shot.hit = Some(call.clone());
         shot.fate
@@ -129,7 +129,7 @@ impl Row {
 }
 
 /// The kinds of remediations of that part, at all of their points.
-pub async fn at_each_write(stage: &Stage<'_>, part: ProcessRole) -> Result<()> {
+pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     let (aim, gone) = (Aim::default(), Arc::new(Notify::new()));
     let way = rough(stage.upstream.clone(), gone.clone(), aim.clone());
     let kubeconfig = door::open(way.clone()).await?;
@@ -180,8 +180,8 @@ impl Range<'_> {
     async fn ladder(&self, ladder: &Ladder) -> Result<Row> {
         let (begun, mut nodes, mut kinds) = (Timestamp::now(), Vec::new(), BTreeMap::<String, [usize; 2]>::new());
         let mut leader = self.start(ladder)?;
-        for (place, fate) in [EvictionDecision::Lost, EvictionDecision::Unanswered].into_iter().enumerate() {
-            let how = if fate == EvictionDecision::Lost { "before" } else { "after" };
+        for (place, fate) in [CallOutcome::Lost, CallOutcome::Unanswered].into_iter().enumerate() {
+            let how = if fate == CallOutcome::Lost { "before" } else { "after" };
             // No two runs are alike: a write that was never in its place is aimed at for itself.
             let by_kind = ladder.kinds().map(At::Kind);
             for at in (0..MOST_POINTS).map(At::Write).chain(by_kind) {
@@ -214,7 +214,7 @@ impl Range<'_> {
         &self,
         ladder: &Ladder,
         node: &str,
-        fate: EvictionDecision,
+        fate: CallOutcome,
         at: At,
         mut leader: Leader,
     ) -> Result<(Leader, Option<Call>)> {
@@ -245,7 +245,7 @@ impl Range<'_> {
             hit = self.aim.leave();
             while self.gone.notified().now_or_never().is_some() {}
             // Where the write is not carried out, the next leader sees no more than this one.
-            if ladder.has_rival && fate == EvictionDecision::Unanswered {
+            if ladder.has_rival && fate == CallOutcome::Unanswered {
                 self.sick(ladder, &rival).await?;
                 nodes.push(rival);
             }

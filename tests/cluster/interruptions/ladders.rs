@@ -23,7 +23,7 @@ pub enum By {
 
 /// Which test a kind of remediation belongs to: each has a bed of its own, and they may run beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProcessRole {
+pub enum Part {
     /// What resolves by itself.
     Killed,
     /// A drain that is done has been quiet for a while.
@@ -39,7 +39,7 @@ pub struct Ladder {
     pub name: &'static str,
     /// What it does, for people.
     pub title: &'static str,
-    pub part: ProcessRole,
+    pub part: Part,
     pub fault: FaultType,
     /// The steps of its policy.
     steps: fn() -> Value,
@@ -81,7 +81,7 @@ const ORDERED: &[&str] = &["order given", "order withdrawn"];
 const COMMON: Ladder = Ladder {
     name: "",
     title: "",
-    part: ProcessRole::Killed,
+    part: Part::Killed,
     fault: FaultType::LeakedShim,
     steps: || json!([cleanup()]),
     acts: &["Job"],
@@ -157,7 +157,7 @@ pub const LADDERS: [Ladder; 9] = [
     Ladder {
         name: "drain",
         title: "Cordon, Drain, CleanupOrphans by a Job",
-        part: ProcessRole::Drained,
+        part: Part::Drained,
         steps: || json!([{"action": "Cordon"}, step("Drain", &json!({})), cleanup()]),
         acts: &["Evicted", "Job"],
         // Cordoned, and that taken back.
@@ -170,7 +170,7 @@ pub const LADDERS: [Ladder; 9] = [
     Ladder {
         name: "hand-off",
         title: "HandOff that is not done in time, CleanupOrphans by a Job",
-        part: ProcessRole::Handed,
+        part: Part::Handed,
         steps: || {
             let remediator = json!({"remediationTemplate": template(SELF_NODE, "SelfNodeRemediationTemplate")});
             json!([step("HandOff", &json!({"handOff": remediator, "timeout": "2s"})), cleanup()])
@@ -193,7 +193,7 @@ pub const LADDERS: [Ladder; 9] = [
     Ladder {
         name: "collectors",
         title: "CleanupOrphans by a Job that does not start, then by order",
-        part: ProcessRole::Handed,
+        part: Part::Handed,
         acts: &["CleanupOrphans"],
         written: &[("create jobs.batch", 1)],
         points: &["POST jobs", "DELETE jobs", "order given", "order withdrawn"],
@@ -204,7 +204,7 @@ pub const LADDERS: [Ladder; 9] = [
     Ladder {
         name: "by-hand",
         title: "CleanupOrphans by a Job, started by a person",
-        part: ProcessRole::Handed,
+        part: Part::Handed,
         written: &[("create jobs.batch", 1)],
         points: &["POST jobs"],
         by_hand: Some("CleanupOrphans"),

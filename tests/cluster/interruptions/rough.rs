@@ -13,7 +13,7 @@ use nrh::api::convert;
 use tokio::sync::Notify;
 
 use crate::interruptions::watched::{ALL, Change, Telling};
-use crate::interruptions::way::{Call, EvictionDecision, Judge, rough};
+use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
 
 /// Nodes that are sick at once.
@@ -56,7 +56,7 @@ type Met = Arc<Mutex<BTreeMap<String, usize>>>;
 struct Trouble {
     random: u64,
     /// Calls by what they are.
-    calls: BTreeMap<&'static str, Deck<EvictionDecision>>,
+    calls: BTreeMap<&'static str, Deck<CallOutcome>>,
     /// Changes that come all the time.
     beats: Deck<Telling>,
     /// Changes of which there are few.
@@ -69,7 +69,7 @@ struct Trouble {
 impl Trouble {
     fn new(seed: u64, met: Met) -> Self {
         let calls =
-            fates().into_iter().map(|(kind, size, fates)| (kind, Deck::new(size, EvictionDecision::Answered, &fates)));
+            fates().into_iter().map(|(kind, size, fates)| (kind, Deck::new(size, CallOutcome::Answered, &fates)));
         let of = |size: usize, often: usize| {
             let kept = [Telling::Dropped, Telling::AfterNext, Telling::AfterNewer].map(|kind| (kind, often));
             let ends = [Telling::Torn, Telling::Ended, Telling::Expired, Telling::Silent].map(|kind| (kind, 1));
@@ -94,14 +94,14 @@ impl Trouble {
 }
 
 /// A kind of call, and of so many of them what becomes of how many.
-type OfCalls = (&'static str, usize, Vec<(EvictionDecision, usize)>);
+type OfCalls = (&'static str, usize, Vec<(CallOutcome, usize)>);
 
 fn fates() -> [OfCalls; 4] {
-    let (late, refused) = (EvictionDecision::Late(Duration::ZERO), EvictionDecision::Refused);
-    let cut = [(EvictionDecision::CutBefore, 1), (EvictionDecision::CutAfter, 1)];
-    let lost = [(EvictionDecision::Lost, 1), (EvictionDecision::Unanswered, 1)];
+    let (late, refused) = (CallOutcome::Late(Duration::ZERO), CallOutcome::Refused);
+    let cut = [(CallOutcome::CutBefore, 1), (CallOutcome::CutAfter, 1)];
+    let lost = [(CallOutcome::Lost, 1), (CallOutcome::Unanswered, 1)];
     let read = [(late, 3), (refused(429), 1), (refused(500), 1)];
-    let write = [(late, 3), (refused(409), 2), (refused(429), 2), (refused(500), 2), (EvictionDecision::Unanswered, 1)];
+    let write = [(late, 3), (refused(409), 2), (refused(429), 2), (refused(500), 2), (CallOutcome::Unanswered, 1)];
     let watch = [(late, 2), (refused(410), 1), (refused(429), 1), (refused(500), 1)];
     [
         ("read", 40, [read.as_slice(), &cut, &lost].concat()),
@@ -130,13 +130,13 @@ fn expected() -> BTreeSet<String> {
 }
 
 impl Judge for Trouble {
-    fn call(&mut self, call: &Call) -> EvictionDecision {
+    fn call(&mut self, call: &Call) -> CallOutcome {
         let (kind, card, by) = (kind(call), self.next(), self.next() % 1000);
-        let fate = self.calls.get_mut(kind).map_or(EvictionDecision::Answered, |deck| deck.draw(card));
-        if fate != EvictionDecision::Answered {
+        let fate = self.calls.get_mut(kind).map_or(CallOutcome::Answered, |deck| deck.draw(card));
+        if fate != CallOutcome::Answered {
             self.note(format!("{kind} {fate}"));
         }
-        if matches!(fate, EvictionDecision::Late(_)) { EvictionDecision::Late(Duration::from_millis(by)) } else { fate }
+        if matches!(fate, CallOutcome::Late(_)) { CallOutcome::Late(Duration::from_millis(by)) } else { fate }
     }
 
     fn change(&mut self, change: &Change) -> Telling {

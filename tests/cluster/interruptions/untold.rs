@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::interruptions::watched::{Change, Telling};
-use crate::interruptions::way::{Call, EvictionDecision, Judge, rough};
+use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{Stage, account, kill, start, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -62,7 +62,7 @@ impl Untold {
 }
 
 impl Judge for Untold {
-    fn call(&mut self, call: &Call) -> EvictionDecision {
+    fn call(&mut self, call: &Call) -> CallOutcome {
         let mut kept = self.0.lock().unwrap();
         if call.makes("noderemediations") {
             let from_now = kept.from_remediation;
@@ -70,7 +70,7 @@ impl Judge for Untold {
         }
         // The answer to such a write shows the policy as it stands.
         let is_blind = kept.resources.contains(POLICIES) && call.is_write() && call.is_of(POLICIES);
-        if is_blind { EvictionDecision::Refused(500) } else { EvictionDecision::Answered }
+        if is_blind { CallOutcome::Refused(500) } else { CallOutcome::Answered }
     }
 
     fn change(&mut self, change: &Change) -> Telling {

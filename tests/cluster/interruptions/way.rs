@@ -24,7 +24,7 @@ const SILENT: Duration = Duration::from_secs(8);
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionDecision {
+pub enum CallOutcome {
     /// It is answered.
     Answered,
     /// It arrives, and is answered, after a while.
@@ -41,7 +41,7 @@ pub enum EvictionDecision {
     CutAfter,
 }
 
-impl fmt::Display for EvictionDecision {
+impl fmt::Display for CallOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Answered => f.write_str("answered"),
@@ -58,7 +58,7 @@ impl fmt::Display for EvictionDecision {
 /// Who says what becomes of calls, and of what watches tell.
 pub trait Judge: Send + 'static {
     /// What becomes of a call.
-    fn call(&mut self, call: &Call) -> EvictionDecision;
+    fn call(&mut self, call: &Call) -> CallOutcome;
 
     /// What becomes of a change that a watch is about to tell.
     fn change(&mut self, _change: &Change) -> Telling {
@@ -74,8 +74,8 @@ pub trait Judge: Send + 'static {
     fn met(&mut self, _what: &'static str) {}
 }
 
-impl<F: FnMut(&Call) -> EvictionDecision + Send + 'static> Judge for F {
-    fn call(&mut self, call: &Call) -> EvictionDecision {
+impl<F: FnMut(&Call) -> CallOutcome + Send + 'static> Judge for F {
+    fn call(&mut self, call: &Call) -> CallOutcome {
         self(call)
     }
 }
@@ -212,24 +212,24 @@ async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Bo
 async fn pass(
     upstream: &Client,
     gone: &Notify,
-    fate: EvictionDecision,
+    fate: CallOutcome,
     request: Request<Body>,
 ) -> Result<Response<Body>, BoxError> {
     match fate {
-        EvictionDecision::Answered => {}
-        EvictionDecision::Late(by) => sleep(by).await,
-        EvictionDecision::Lost => {
+        CallOutcome::Answered => {}
+        CallOutcome::Late(by) => sleep(by).await,
+        CallOutcome::Lost => {
             gone.notify_one();
             return Err(silence().await);
         }
-        EvictionDecision::Unanswered => {
+        CallOutcome::Unanswered => {
             let _ = upstream.send(request).await;
             gone.notify_one();
             return Err(silence().await);
         }
-        EvictionDecision::Refused(code) => return Ok(refusal(code)),
-        EvictionDecision::CutBefore => return Err(cut()),
-        EvictionDecision::CutAfter => {
+        CallOutcome::Refused(code) => return Ok(refusal(code)),
+        CallOutcome::CutBefore => return Err(cut()),
+        CallOutcome::CutAfter => {
             let _ = upstream.send(request).await;
             return Err(cut());
         }

@@ -104,8 +104,8 @@ impl Ingest for Node {
             state.shared.replace(old, &view.conditions);
         }
         state.flaps.note_ready(key, view, since_start);
-        let matched_conditions = state.notices.note(key, view, policies, since_start);
-        state.wakes.news(key, matters || matched_conditions, now)
+        let is_matched = state.notices.note(key, view, policies, since_start);
+        state.wakes.news(key, matters || is_matched, now)
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {

@@ -83,6 +83,14 @@ struct Round {
     watched: u128,
     /// Nodes that differ, and whose last write is too recent.
     put_off: usize,
+    /// When a write that has failed may be tried again. It takes no room from other writes before that.
+    not_before: BTreeMap<String, Instant>,
+}
+
+impl Round {
+    fn add(&mut self, write: impl Into<Option<Write>>) {
+        self.writes.extend(write.into().filter(|write| !self.not_before.contains_key(&write.key())));
+    }
 }
 
 /// Writes statuses.
@@ -220,21 +228,22 @@ impl StatusWriter {
         if watched > 0 {
             self.watched_at = now;
         }
-        let mut round = Round { now, writes: Vec::new(), watched, put_off: 0 };
-        round.writes.extend(self.config_write(&state, wall, now));
+        let not_before = std::mem::take(&mut self.not_before);
+        let mut round = Round { now, writes: Vec::new(), watched, put_off: 0, not_before };
+        round.add(self.config_write(&state, wall, now));
         for (name, row) in &state.policies {
             let status = policy_status(row, status_view.policies.get(name), wall);
             let is_new =
                 || news_of_policy(&row.status, &status) || self.rested(&format!("policy {name}"), now, WORDS_EVERY);
             if !same_policy_status(&row.status, &status) && is_new() {
-                round.writes.push(Write::Policy { name: name.clone(), status: Box::new(status) });
+                round.add(Write::Policy { name: name.clone(), status: Box::new(status) });
             }
         }
         self.node_writes(&mut state, status_view, &mut round);
         if round.writes.len().saturating_add(round.put_off) > CROWD {
             self.crowded_until = Some(now + CROWD_LASTS);
         }
-        round.writes.retain(|write| !self.not_before.contains_key(&write.key()));
+        self.not_before = round.not_before;
         round.writes
     }
 
@@ -268,15 +277,14 @@ impl StatusWriter {
         let (mut controller_statuses, mut commands) = (Along::new(controller_statuses), Along::new(&*commands));
         let (mut said_now, mut said_before) = (Along::new(&status_view.nodes), Along::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
-            let from = round.writes.len();
-            let is_room = from < ROUND;
+            let is_room = round.writes.len() < ROUND;
             match controller_statuses.at(node) {
                 None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") || !is_room => {}
-                None => round.writes.push(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
+                None => round.add(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
                 Some(current) if current.deleting => {}
                 Some(current) if current.owner.as_deref() != Some(view.uid.as_str()) => {
                     let remove = || Write::Remove { node: node.clone(), uid: current.uid.clone() };
-                    round.writes.extend(is_room.then(remove));
+                    round.add(is_room.then(remove));
                 }
                 Some(current) => {
                     let Some(said) = said_now.at(node) else { continue };
@@ -285,11 +293,6 @@ impl StatusWriter {
                         self.report_writes((node, &view.uid), said, current, commands.at(node), round);
                     }
                 }
-            }
-            // A write that fails again and again takes no room from those of later nodes.
-            if round.writes.len() > from {
-                let new = round.writes.split_off(from);
-                round.writes.extend(new.into_iter().filter(|write| !self.not_before.contains_key(&write.key())));
             }
         }
     }
@@ -312,12 +315,12 @@ impl StatusWriter {
         let is_asked = check == Wanted::Nothing && ask == Ask::default();
         if ask != Ask::default() {
             let (node, node_uid, row) = (node.to_owned(), node_uid.to_owned(), row.cloned());
-            round.writes.push(Write::Check { node, node_uid, row, ask });
+            round.add(Write::Check { node, node_uid, row, ask });
         }
         match self.node_write(node, said, current, round) {
             Compared::Same => current.is_settled = is_asked,
             Compared::PutOff => {}
-            Compared::Due(write) => round.writes.push(write),
+            Compared::Due(write) => round.add(write),
         }
     }
 

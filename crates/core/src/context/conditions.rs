@@ -14,15 +14,15 @@ use crate::tri_state::TriState;
 /// The observed conditions that a policy of this node asks for. The controller watches the Node, so they are as last written,
 /// whether or not the kubelet still reports.
 pub(crate) fn seen<'a>(node: &NodeContext<'_>) -> impl Iterator<Item = ObservedFault<'a>> {
-    let is_asked = |matched_conditions: &&ObservedCondition| {
-        asked(node.policies.iter().copied()).any(|asked| asked.is_met_by(&matched_conditions.condition))
+    let is_asked = |observed: &&ObservedCondition| {
+        asked(node.policies.iter().copied()).any(|asked| asked.is_met_by(&observed.condition))
     };
     let view = node.view.into_iter();
     view.flat_map(move |view| {
-        node.matched_conditions.iter().filter(is_asked).map(move |matched_conditions| ObservedFault {
+        node.matched_conditions.iter().filter(is_asked).map(move |observed| ObservedFault {
             checked: Duration::ZERO,
-            lasted: matched_conditions.longest(),
-            fault: Cow::Owned(matched_conditions.fault(node.name, view.ready != TriState::Unknown)),
+            lasted: observed.longest(),
+            fault: Cow::Owned(observed.fault(node.name, view.ready != TriState::Unknown)),
         })
     })
 }
@@ -35,9 +35,8 @@ pub(crate) fn lasted(node: &NodeContext<'_>, seen: &ObservedFault<'_>, rule: &Ru
         return node.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
     }
     let node_flaps = node.flap.is_some_and(|flap| flap.flapping.is_some());
-    let same =
-        node.matched_conditions.iter().filter(|matched_conditions| matched_conditions.id(node.name) == seen.fault.id);
-    same.map(|matched_conditions| matched_conditions.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
+    let same = node.matched_conditions.iter().filter(|observed| observed.id(node.name) == seen.fault.id);
+    same.map(|observed| observed.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
 }
 
 /// Whether the condition of a remediation's fault has another status now, or a reason that no policy asks for. Two cases prove

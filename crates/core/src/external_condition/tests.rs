@@ -8,7 +8,7 @@ fn asking(kind: &str, status: TriState, reasons: &[&str]) -> ConditionMatcher {
     ConditionMatcher { kind: kind.to_owned(), status, reasons: reasons.iter().map(|one| (*one).to_owned()).collect() }
 }
 
-fn matched_conditions(condition: ExternalCondition) -> ObservedCondition {
+fn observed(condition: ExternalCondition) -> ObservedCondition {
     let statuses = [condition.status].into();
     let (first_seen, lasted) = (Timestamp::UNIX_EPOCH, BTreeMap::new());
     ObservedCondition { condition, statuses, first_seen, lasted, flaps: false }
@@ -44,7 +44,7 @@ fn it_is_met_by_type_status_and_reason() {
     ] {
         assert_eq!(asked.is_met_by(&hung), is_met, "{asked:?}");
         assert_eq!(asked.is_met_among(std::slice::from_ref(&hung)), is_met, "{asked:?}");
-        let fault = matched_conditions(hung.clone()).fault("w1", false);
+        let fault = observed(hung.clone()).fault("w1", false);
         assert_eq!(asked.is_for(&fault), is_met, "{asked:?}");
         // A fault of another kind is none of it, whatever its subject says.
         assert!(!asked.is_for(&Fault { kind: FaultType::HungContainer, ..fault }));
@@ -70,7 +70,7 @@ fn two_of_one_type_say_nothing() {
 
 #[test]
 fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
-    let of = |status, reason: &str| matched_conditions(condition("KernelDeadlock", status, reason)).fault("w1", true);
+    let of = |status, reason: &str| observed(condition("KernelDeadlock", status, reason)).fault("w1", true);
     let hung = of(TriState::True, "DockerHung");
     assert_eq!(hung.message, "condition KernelDeadlock of the Node is True (DockerHung): what it says");
     assert_eq!(hung.subject.to_string(), "condition KernelDeadlock=True");
@@ -79,7 +79,7 @@ fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
     assert_eq!(hung.evidence.len(), 2);
     let longest = "x".repeat(MAX_TYPE);
     let condition = ExternalCondition::new(&longest, "True", &"r".repeat(500), &"m".repeat(5_000)).unwrap();
-    let fault = matched_conditions(condition).fault("w1", false);
+    let fault = observed(condition).fault("w1", false);
     assert!(fault.message.len() <= MAX_LINE && fault.evidence.iter().all(|line| line.len() <= MAX_LINE));
     assert_eq!(fault.evidence.len(), 3, "that nobody hears of the kubelet is told");
 }
@@ -97,10 +97,8 @@ fn statuses_that_rules_ask_for_together_are_one_fault() {
     ] {
         assert_eq!(statuses_with(status, &askings), want.into_iter().collect(), "{status:?} {askings:?}");
     }
-    let stands = |status| ObservedCondition {
-        statuses: [False, Unknown].into(),
-        ..matched_conditions(condition("Ready", status, "r"))
-    };
+    let stands =
+        |status| ObservedCondition { statuses: [False, Unknown].into(), ..observed(condition("Ready", status, "r")) };
     assert_eq!(stands(False).id("w1"), stands(Unknown).id("w1"));
-    assert_ne!(stands(False).id("w1"), matched_conditions(condition("Ready", False, "r")).id("w1"));
+    assert_ne!(stands(False).id("w1"), observed(condition("Ready", False, "r")).id("w1"));
 }

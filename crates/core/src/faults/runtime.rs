@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::runtime_client_hung::ENDLESS;
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind};
@@ -167,9 +168,6 @@ fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Finding
     );
     Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back")))
 }
-
-/// Verbs that run as long as somebody wants them to, or are the container's own first step.
-const ENDLESS: [&str; 4] = ["run", "exec", "events", "init"];
 
 /// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.
 pub(super) fn in_flight(seen: &Observations) -> Vec<String> {

@@ -36,10 +36,12 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Verbs that do one thing to a container and end, and that may be interrupted. Other verbs run as long as somebody wants them to
-/// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave the container frozen when they are
-/// interrupted (`pause`, `resume`, and `update`, for which older clients freeze it). A CRI-O that starts takes a running container
-/// as ended if its `state` is interrupted.
+/// Verbs that run as long as somebody wants them to, or are the container's own first step (`init`).
+pub(super) const ENDLESS: [&str; 4] = ["run", "exec", "events", "init"];
+
+/// Verbs that do one thing to a container and end, and that may be interrupted. `pause`, `resume`, and `update`, for which older
+/// clients freeze the container, may leave it frozen when they are interrupted. A CRI-O that starts takes a running container as
+/// ended if its `state` is interrupted.
 pub const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
 
 /// Largest number of wrappers around one OCI runtime.
@@ -174,7 +176,7 @@ fn whose<'a>(
 }
 
 /// The client that this shim waits for, if one works on a container of its pod. Before containerd 2.3 a shim answers no question
-/// while `runc create` runs (its service lock), and Kata's shims do not either.
+/// while `runc create` runs: it holds its own lock meanwhile.
 pub(super) fn awaited_by<'a>(shim: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a ProcessSeen> {
     table.processes.iter().find(|process| {
         matches!(&process.role, ProcessRole::RuntimeClient { verb, .. } if ENDING.contains(&verb.as_str()))

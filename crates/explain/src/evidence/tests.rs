@@ -107,7 +107,7 @@ fn a_broken_bundle_does_not_hide_the_others() {
 }
 
 #[test]
-fn bundles_of_which_none_can_be_read_are_an_error() {
+fn it_is_an_error_if_no_bundle_can_be_read() {
     let error = printed(&[("a-1", "{".to_owned())], None, OutputFormat::Json).unwrap_err();
     assert_eq!(error.to_string(), "none of the 1 bundle(s) can be read");
 }

@@ -29,6 +29,7 @@ use nrh_core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, Thresholds};
 mod client;
 mod docker;
 mod leaked;
+mod processes;
 mod reboot;
 mod restart;
 mod unit;

@@ -93,17 +93,17 @@ pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, Log
     let mut bus = open(socket, limit).await?;
     let delays = allowed(&mut bus, limit).await?;
     let fields = [(1, PATH), (6, LOGIN), (2, MANAGER), (3, "Reboot")];
-    let told = match within(limit, bus.call_bool(&fields, false)).await {
+    let answer = match within(limit, bus.call_bool(&fields, false)).await {
         Err(_) => return Err(LoginError::NotSeen(LoginError::Silent(limit).to_string())),
         Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
         Ok(Ok(message)) => message,
     };
     // The bus reports that the login manager received the call and did not answer: the call may have worked.
     let is_unanswered = |error: &String| UNANSWERED.contains(&error.strip_prefix(OF_BUS).unwrap_or(error));
-    if let Some(error) = told.error.as_ref().filter(|error| is_unanswered(error)) {
+    if let Some(error) = answer.error.as_ref().filter(|error| is_unanswered(error)) {
         return Err(LoginError::NotSeen(format!("the bus says {}", bounded(error, MAX_SAID))));
     }
-    good(told, "asked for the reboot").map(|_| delays)
+    good(answer, "asked for the reboot").map(|_| delays)
 }
 
 async fn open(socket: &Path, limit: Duration) -> Result<Conversation, LoginError> {

@@ -222,7 +222,7 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
             () = sleep_until(wake.unwrap_or_else(Instant::now)) => None,
         };
         let now = Instant::now();
-        let (held_up, due, abandoned) = {
+        let (held_up, due, abandoned_at) = {
             let mut slot = lock(slot);
             (slot.count(now), slot.due_since(now), slot.abandoned_at(bound, now))
         };
@@ -230,7 +230,7 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
         if let Some(result) = result {
             return result;
         }
-        if abandoned.is_some_and(|at| now >= at) {
+        if abandoned_at.is_some_and(|at| now >= at) {
             return Err(Failure::Exhausted(bound));
         }
         if due.is_some() && told != due {

@@ -87,8 +87,8 @@ impl Credentials {
         config.read_timeout = Some(silence);
         config.write_timeout = Some(DEADLINE);
         let stack = ClientBuilder::try_from(config).map_err(|error| unusable(error.to_string()))?;
-        let age_known = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
-        let client = stack.with_layer(&age_known).build();
+        let dated = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
+        let client = stack.with_layer(&dated).build();
         Ok(Connection { client, until })
     }
 }

@@ -109,26 +109,26 @@ fn a_condition_is_news_where_a_policy_asks_for_it_and_its_heartbeat_is_none() {
         let news = conditions(2 + minute, &bad(minute)).fold(&mut state, later + Duration::from_mins(minute));
         assert_eq!(news, Changed::Nothing, "a heartbeat with another message");
     }
-    let matched_conditions = |state: &mut State, seconds: u64| {
+    let matched_condition = |state: &mut State, seconds: u64| {
         let wall = Timestamp::from_second(i64::try_from(seconds).unwrap()).unwrap();
         state.refresh(now + Duration::from_secs(seconds), wall);
         state.snapshot.matched_conditions.get("w1").map(|all| all[0].clone())
     };
-    let first = matched_conditions(&mut state, 400).unwrap();
+    let first = matched_condition(&mut state, 400).unwrap();
     assert_eq!((first.longest().as_secs(), first.first_seen.as_second()), (340, 60));
     assert_eq!(first.condition.message, "hung at 1", "as it was when the policy found it");
-    let again = matched_conditions(&mut state, 401).unwrap();
+    let again = matched_condition(&mut state, 401).unwrap();
     assert_eq!(again.first_seen, first.first_seen, "the same from pass to pass");
     let news = conditions(9, &deadlock("True", "TaskHung", "m", &beat(9))).fold(&mut state, later);
     assert_eq!(news, Changed::Matters, "another reason");
-    assert_eq!(matched_conditions(&mut state, 500).unwrap().longest().as_secs(), 440, "whatever the reason");
+    assert_eq!(matched_condition(&mut state, 500).unwrap().longest().as_secs(), 440, "whatever the reason");
     // Gone for a moment, and no pass has seen it so.
     let flip = now + Duration::from_secs(510);
     assert_eq!(conditions(10, &deadlock("False", "Fine", "well", &beat(9))).fold(&mut state, flip), Changed::Matters);
     assert_eq!(conditions(11, &bad(9)).fold(&mut state, flip), Changed::Matters);
-    assert_eq!(matched_conditions(&mut state, 600).unwrap().longest().as_secs(), 90);
+    assert_eq!(matched_condition(&mut state, 600).unwrap().longest().as_secs(), 90);
     assert_eq!(asks(12, &["TaskHung"]).fold(&mut state, flip), Changed::Matters);
-    assert_eq!(matched_conditions(&mut state, 601), None, "not for this reason");
+    assert_eq!(matched_condition(&mut state, 601), None, "not for this reason");
 }
 
 #[test]

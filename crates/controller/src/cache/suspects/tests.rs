@@ -30,7 +30,7 @@ fn taken(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, wall: 
     take(state, subject, &found, Asked { at, wall })
 }
 
-fn has_unready_pods() -> DaemonSetRow {
+fn with_unready_pods() -> DaemonSetRow {
     DaemonSetRow {
         uid: "o".into(),
         namespace: "d".into(),
@@ -43,9 +43,9 @@ fn has_unready_pods() -> DaemonSetRow {
 #[test]
 fn only_troubled_sets_are_read_and_not_more_often_than_every_15_s() {
     let (mut state, mut tried, now) = (state(), BTreeMap::new(), Instant::now());
-    state.daemon_sets.insert("d/fine".into(), DaemonSetRow { has_unready_pods: false, ..has_unready_pods() });
+    state.daemon_sets.insert("d/fine".into(), DaemonSetRow { has_unready_pods: false, ..with_unready_pods() });
     assert!(due_now(&state, &tried, now).first.is_none());
-    state.daemon_sets.insert("d/bad".into(), has_unready_pods());
+    state.daemon_sets.insert("d/bad".into(), with_unready_pods());
     let first = due_now(&state, &tried, now).first.unwrap();
     tried.insert(first, now);
     let later = due_now(&state, &tried, now + Duration::from_secs(14));
@@ -85,10 +85,10 @@ fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_othe
 #[test]
 fn a_larger_set_is_read_less_often_and_a_giant_one_not_at_all() {
     let (mut state, mut tried, now) = (state(), BTreeMap::new(), Instant::now());
-    state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 2_500, ..has_unready_pods() });
+    state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 2_500, ..with_unready_pods() });
     tried.insert(due_now(&state, &tried, now).first.unwrap(), now);
     assert_eq!(due_now(&state, &tried, now).next, Some(SET_EVERY * 6));
-    state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 10_001, ..has_unready_pods() });
+    state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 10_001, ..with_unready_pods() });
     assert!(due_now(&state, &tried, now).first.is_none());
 }
 
@@ -97,7 +97,7 @@ fn a_read_of_the_node_is_the_later_word_on_its_pods() {
     let (mut state, now) = (state(), Instant::now());
     let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
-    state.daemon_sets.insert("d/ds".into(), has_unready_pods());
+    state.daemon_sets.insert("d/ds".into(), with_unready_pods());
     assert!(taken(&mut state, &set, &[pod("ds-1", "u1", false, "False")], now, wall));
     state.refresh(now, wall);
     assert_eq!(state.snapshot.pods.len(), 1);
@@ -129,10 +129,10 @@ fn a_pod_that_is_not_well_is_read_until_a_read_shows_that_it_is_well_or_gone() {
     let one = Subject::Pod(pods::pod_ref(&going("u1")));
     for (by, then) in [(&set, &set), (&set, &node), (&set, &one), (&node, &set), (&node, &node), (&node, &one)] {
         let mut tried = BTreeMap::from([(set.clone(), now), (node.clone(), now)]);
-        state.daemon_sets.insert("d/ds".into(), has_unready_pods());
+        state.daemon_sets.insert("d/ds".into(), with_unready_pods());
         taken(&mut state, by, &[going("u1")], now, wall);
         // It calls itself well in the moment after.
-        state.daemon_sets.insert("d/ds".into(), DaemonSetRow { has_unready_pods: false, ..has_unready_pods() });
+        state.daemon_sets.insert("d/ds".into(), DaemonSetRow { has_unready_pods: false, ..with_unready_pods() });
         state.settle_set("d/ds");
         let soon = now + Duration::from_secs(6);
         let mut due = BTreeSet::new();
@@ -155,7 +155,7 @@ fn a_pod_that_is_not_well_is_read_until_a_read_shows_that_it_is_well_or_gone() {
 fn of_two_reads_the_one_that_was_asked_for_later_counts() {
     let (mut state, now) = (state(), Instant::now());
     let wall = "2025-01-01T00:01:00Z".parse().unwrap();
-    state.daemon_sets.insert("d/ds".into(), has_unready_pods());
+    state.daemon_sets.insert("d/ds".into(), with_unready_pods());
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
     let one = Subject::Pod(pods::pod_ref(&going("u1")));
     let later = now + Duration::from_secs(1);
@@ -173,7 +173,7 @@ fn of_two_reads_the_one_that_was_asked_for_later_counts() {
 fn many_stuck_pods_share_the_reads_of_a_few() {
     let (mut state, now) = (state(), Instant::now());
     let wall = "2025-01-01T01:00:00Z".parse().unwrap();
-    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { desired: 10_001, ..has_unready_pods() });
+    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { desired: 10_001, ..with_unready_pods() });
     let pods: Vec<Pod> = (0..1000).map(|at| pod(&format!("ds-{at}"), &format!("u{at}"), true, "True")).collect();
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
     taken(&mut state, &set, &pods, now, wall);
@@ -195,13 +195,13 @@ fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
     let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     let one = pod("ds-1", "u1", false, "False");
     assert_eq!(state.is_of_daemon_set(&one), TriState::False, "none is listed");
-    state.daemon_sets.insert("other/ds".into(), has_unready_pods());
+    state.daemon_sets.insert("other/ds".into(), with_unready_pods());
     assert_eq!(state.is_of_daemon_set(&one), TriState::False, "it is in another namespace");
-    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..has_unready_pods() });
+    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..with_unready_pods() });
     assert_eq!(state.is_of_daemon_set(&one), TriState::False, "it has another uid");
     state.unread.note("DaemonSet", "d/ds");
     assert_eq!(state.is_of_daemon_set(&one), TriState::Unknown, "what is listed cannot be read any more");
-    state.daemon_sets.insert("d/ds".into(), has_unready_pods());
+    state.daemon_sets.insert("d/ds".into(), with_unready_pods());
     assert_eq!(state.is_of_daemon_set(&one), TriState::True);
     let mut alone = one.clone();
     alone.metadata.owner_references = None;
@@ -211,7 +211,7 @@ fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
     taken(&mut state, &set, std::slice::from_ref(&one), now, wall);
     assert_eq!(state.pod_reads.unhealthy().count(), 1);
-    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..has_unready_pods() });
+    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..with_unready_pods() });
     taken(&mut state, &set, std::slice::from_ref(&one), now, wall);
     assert_eq!(state.pod_reads.unhealthy().count(), 0);
 }

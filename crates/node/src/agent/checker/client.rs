@@ -7,7 +7,7 @@ use super::Checker;
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::docker::Docker;
-use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
+use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::{self, RawProcess};
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::Target;
@@ -21,22 +21,19 @@ const WATCHED: Duration = Duration::from_secs(5);
 impl Checker {
     /// Checks that no client works for the shim. Before containerd 2.3 a shim answers nobody while `runc create` runs.
     pub(super) async fn waits_for_no_client(&self, shim: &PinnedProcess) -> Result<(), Refusal> {
-        let (prover, pid) = (self.prover.clone(), shim.process.pid);
-        let find = move || -> std::io::Result<Option<String>> {
-            let table = proc::table(prover.root())?;
-            let is_below = |one: &&RawProcess| proc::ancestors(&table, one, MAX_WRAPPERS + 1).any(|up| up.pid == pid);
-            for one in table.iter().filter(is_below) {
-                match prover.prove(&table, one) {
-                    Ok(Some(Proof::RuntimeClient { verb, .. })) if ENDING.contains(&verb.as_str()) => {
-                        return Ok(Some(format!("`{verb}` ({}, process {})", bounded(&one.command, 64), one.pid)));
-                    }
-                    Err(error) if !proc::is_gone(&error) => return Err(error),
-                    _ => {}
-                }
+        let pid = shim.process.pid;
+        let client = move |prover: &Prover, table: &[RawProcess], one: &RawProcess| {
+            if proc::ancestors(table, one, MAX_WRAPPERS + 1).all(|up| up.pid != pid) {
+                return Ok(None);
             }
-            Ok(None)
+            Ok(match prover.prove(table, one)? {
+                Some(Proof::RuntimeClient { verb, .. }) if ENDING.contains(&verb.as_str()) => {
+                    Some(format!("`{verb}` ({}, process {})", bounded(&one.command, 64), one.pid))
+                }
+                _ => None,
+            })
         };
-        let found = self.reader.run(self.bounds.processes, find).await?;
+        let found = self.find_process(client).await?;
         match found.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))? {
             None => Ok(()),
             Some(client) => {

@@ -11,8 +11,8 @@ use crate::bus::units::{self, UnitSeen};
 use crate::collect::HostPaths;
 use crate::cri::CriError;
 use crate::cri::endpoint::{Api, Endpoint};
-use crate::proc::role::Proof;
-use crate::proc::{self, Handle, RawProcess};
+use crate::proc::role::{Proof, Prover};
+use crate::proc::{Handle, RawProcess};
 use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::policy::Daemon;
@@ -172,8 +172,8 @@ impl Checker {
         let may_end_containers = params.skip_safety_check && daemon == Daemon::Runtime;
         if holds_docker && !may_end_containers {
             let message = format!(
-                "{DOCKERD} is in {}: without live-restore it ends every container of the node when it stops: set restart.skipSafetyCheck \
-                 if that may be",
+                "{DOCKERD} is in {}: without live-restore it ends every container of the node when it stops; only RestartRuntime \
+                 with restart.skipSafetyCheck stops it",
                 unit.name
             );
             return Err(Refusal::new(OutcomeReason::Protected, message));
@@ -187,24 +187,14 @@ impl Checker {
     /// Checks that a unit whose stop ends all of its processes has no other ones than daemons. containerd's shims are in its unit, and
     /// end their containers; CRI-O's monitors are in units of their own.
     async fn ends_daemons_only(&self, unit: &Unit) -> Result<(), Refusal> {
-        let (prover, name) = (self.prover.clone(), unit.name.clone());
-        let find = move || -> std::io::Result<Option<RawProcess>> {
-            let table = proc::table(prover.root())?;
-            let is_other = |process: &RawProcess| -> std::io::Result<bool> {
-                let is_daemon = |proof| matches!(proof, Some(Proof::Runtime { .. } | Proof::Kubelet));
-                let is_here = Process::read(prover.root(), process.pid, "")?.is_in(&name);
-                Ok(is_here && !is_daemon(prover.prove(&table, process)?))
-            };
-            for process in table.iter().filter(|process| !process.is_dead()) {
-                match is_other(process) {
-                    Ok(true) => return Ok(Some(process.clone())),
-                    Err(error) if !proc::is_gone(&error) => return Err(error),
-                    _ => {}
-                }
-            }
-            Ok(None)
+        let name = unit.name.clone();
+        let other = move |prover: &Prover, table: &[RawProcess], one: &RawProcess| {
+            let is_daemon = |proof| matches!(proof, Some(Proof::Runtime { .. } | Proof::Kubelet));
+            let is_here = Process::read(prover.root(), one.pid, "")?.is_in(&name);
+            let is_other = is_here && !is_daemon(prover.prove(table, one)?);
+            Ok(is_other.then(|| one.clone()))
         };
-        let found = self.reader.run(self.bounds.processes, find).await?;
+        let found = self.find_process(other).await?;
         let found = found
             .map_err(|error| Refusal::cannot_check(format!("cannot read the processes of {}: {error}", unit.name)))?;
         let Some(RawProcess { pid, command, .. }) = found else { return Ok(()) };

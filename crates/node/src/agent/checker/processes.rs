@@ -1,0 +1,30 @@
+//! A search of the process table.
+
+use std::io;
+
+use super::Checker;
+use crate::agent::verdict::Refusal;
+use crate::proc::role::Prover;
+use crate::proc::{self, RawProcess};
+
+impl Checker {
+    /// Returns the first result of `find` for the living processes. It skips a process that ends meanwhile.
+    pub(super) async fn find_process<T: Send + 'static>(
+        &self,
+        find: impl Fn(&Prover, &[RawProcess], &RawProcess) -> io::Result<Option<T>> + Send + 'static,
+    ) -> Result<io::Result<Option<T>>, Refusal> {
+        let prover = self.prover.clone();
+        let search = move || {
+            let table = proc::table(prover.root())?;
+            for process in table.iter().filter(|process| !process.is_dead()) {
+                match find(&prover, &table, process) {
+                    Err(error) if proc::is_gone(&error) => {}
+                    Ok(None) => {}
+                    found => return found,
+                }
+            }
+            Ok(None)
+        };
+        Ok(self.reader.run(self.bounds.processes, search).await?)
+    }
+}
