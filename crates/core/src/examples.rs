@@ -83,6 +83,7 @@ pub fn plugin(pid: i32, age: u64, sandbox_id: &str, holds: &[&str], waits: bool)
         plugin: "ptp".into(),
         sandbox_id: Some(sandbox_id.into()),
         pod_uid: None,
+        pod_name: None,
         holds: holds.iter().map(|path| (*path).to_owned()).collect(),
         waits,
         waiters: u32::try_from(holds.len()).unwrap() * 2,

@@ -205,7 +205,7 @@ impl Agent {
         if let Some(outcome) = self.known(command).await? {
             return Ok(outcome);
         }
-        self.admit(command).await?;
+        let first_read = self.admit(command).await?;
         let began = Instant::now();
         let longest = self.checker.longest_check(command.fault_type);
         let checked = tokio::time::timeout(longest, execute::check(&self.checker, command, &task)).await;
@@ -230,6 +230,9 @@ impl Agent {
             let message = "the controller withdrew the command while this node checked it";
             return Err(Refusal::new(OutcomeReason::Expired, message));
         }
+        // The check itself may take longer than the time to live, where it waits for a list.
+        let within = admission::ttl(command).max(longest);
+        admission::in_time(command, within, Timestamp::now(), &first_read, &self.now().map_err(no_state)?)?;
         if !self.claims.claim(command, None).map_err(no_state)? {
             return self.claimed_by_another(command).await;
         }
@@ -256,8 +259,8 @@ impl Agent {
         Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
     }
 
-    /// Admits the command if it is from the newest leader and in time.
-    async fn admit(&self, command: &ActionCommand) -> Result<(), Refusal> {
+    /// Admits the command if it is from the newest leader and in time. Returns when it was first read.
+    async fn admit(&self, command: &ActionCommand) -> Result<Moment, Refusal> {
         let (claims, epoch) = (self.claims.clone(), command.epoch);
         let raised = self
             .checker
@@ -278,11 +281,11 @@ impl Agent {
         }
         let now = self.now().map_err(no_state)?;
         let first = self.claims.first_read(command, &now).map_err(no_state)?;
-        admission::in_time(command, Timestamp::now(), &first, &now)?;
+        admission::in_time(command, admission::ttl(command), Timestamp::now(), &first, &now)?;
         if let Err(error) = self.claims.sweep(&now) {
             tracing::warn!(%error, "cannot sweep old claims");
         }
-        Ok(())
+        Ok(first)
     }
 
     /// Returns what is already known of the operation, if anything.

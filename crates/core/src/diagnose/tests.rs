@@ -54,9 +54,9 @@ impl Node {
 }
 
 /// The first process of a container in creation, in a frozen control group.
-fn frozen_init(pid: i32, age: Duration, sandbox_id: &str, group: &str) -> FrozenSeen {
+fn frozen_init(pid: i32, age: Duration, serves: &str, group: &str) -> FrozenSeen {
     let process = process_ref(&process(pid, ProcessRole::Runtime), Role::ContainerInit);
-    FrozenSeen { process, age, sandbox_id: sandbox_id.to_owned(), group: group.to_owned() }
+    FrozenSeen { process, age, serves: serves.to_owned(), group: group.to_owned() }
 }
 
 fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {

@@ -76,10 +76,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let is_removed = |id: &str| removals.iter().any(|removal| removal.container.id == id);
     for container in lists.containers.iter().filter(|container| !is_removed(&container.id)) {
         if let Some(how) = unfinished(container, lists) {
-            let impact = if is_newest(container, lists) {
-                "its pod gets no further as long as it is so"
-            } else {
+            let impact = if is_replaced(container, lists) {
                 "its files and its name stay, and the kubelet tries to stop it again and again"
+            } else {
+                "its pod gets no further as long as it is so"
             };
             found(container, impact, in_between(container, how));
         } else if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
@@ -91,25 +91,26 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
 }
 
 /// What blocks a container that neither runs nor has ended, and that its kubelet would not leave in this state. A created
-/// container that is not the newest of its name was given up: the kubelet keeps it as the last dead instance. A container without
-/// a ready sandbox is about to be removed, or is an orphan.
+/// container that its kubelet has replaced was given up: the kubelet keeps it as the last dead instance, and Docker lists one whose
+/// start has failed as created. A container without a ready sandbox is about to be removed, or is an orphan.
 fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static str> {
     container.pod.as_ref()?;
     lists.unfinished.get(&container.id).filter(|since| **since >= IN_BETWEEN)?;
     match container.state {
         ContainerState::Created => {
             let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == container.sandbox_id);
-            (ready && is_newest(container, lists)).then_some("created and not started")
+            (ready && !is_replaced(container, lists)).then_some("created and not started")
         }
         ContainerState::Unknown => Some("in a state that the runtime does not know"),
         ContainerState::Running | ContainerState::Exited => None,
     }
 }
 
-/// Whether the kubelet has since made no other container of this name.
-fn is_newest(container: &ContainerSeen, lists: &ListRound) -> bool {
-    !lists.containers.iter().any(|other| {
-        other.name == container.name && other.attempt > container.attempt && pod_uid(other) == pod_uid(container)
+/// Whether another container of this name runs, or was made since. The pod does not wait for this one then.
+fn is_replaced(container: &ContainerSeen, lists: &ListRound) -> bool {
+    lists.containers.iter().any(|other| {
+        let is_later = other.attempt > container.attempt || other.state == ContainerState::Running;
+        is_later && other.name == container.name && other.id != container.id && pod_uid(other) == pod_uid(container)
     })
 }
 

@@ -6,8 +6,10 @@ use super::spec::{ByDaemon, FaultSpec, Holds, NOT_WORSE, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Component, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, of_pod, pod_of, short,
+    Check, Component, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, bounded_pod, container_of, lists,
+    of_pod, pod_of, short,
 };
+use crate::observation::{ContainerSeen, Observations, ProcessRole};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
@@ -47,32 +49,33 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), checked));
     let mut reported = BTreeSet::new();
     for one in frozen {
-        coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
-        if one.age < thresholds.bound(&AGE) || !reported.insert(one.sandbox_id.as_str()) {
+        let object = match object(&one.serves, seen) {
+            Ok(Some(object)) => object,
+            Ok(None) => continue,
+            Err(verdict) => {
+                coverage.named.insert(one.serves.clone(), verdict);
+                continue;
+            }
+        };
+        coverage.named.insert(one.serves.clone(), Verdict::undecided("a container in it is frozen"));
+        if one.age < thresholds.bound(&AGE) || !reported.insert(one.serves.as_str()) {
             continue;
         }
-        let pod = pod_of(&one.sandbox_id, seen);
-        let target = Target {
-            process: Some(one.process.clone()),
-            sandbox_id: Some(bounded(&one.sandbox_id, 128)),
-            pod: pod.clone(),
-            control_group: Some(bounded(&one.group, MAX_LINE)),
-            ..Target::default()
+        let of_pod = of_pod(object.pod.as_ref());
+        let (kind, what) = match object.container_id {
+            Some(_) => (SubjectKind::Container, format!("container {}{of_pod}", short(&one.serves))),
+            None => (SubjectKind::Sandbox, format!("a container{of_pod} in sandbox {}", short(&one.serves))),
         };
         let sighting = Component {
             kind: FaultType::FrozenCgroup,
-            key: &one.sandbox_id,
+            key: &one.serves,
             severity: Severity::Medium,
-            message: format!(
-                "a container{} in sandbox {} is frozen while it is being made",
-                of_pod(pod.as_ref()),
-                short(&one.sandbox_id)
-            ),
+            message: format!("{what} is frozen while it is being made"),
             subject: Subject {
-                sandbox_id: Some(bounded(&one.sandbox_id, 128)),
-                id: Some(bounded(&one.sandbox_id, 128)),
-                pod,
-                ..Subject::of(SubjectKind::Sandbox)
+                sandbox_id: object.sandbox_id.clone(),
+                id: Some(bounded(&one.serves, 128)),
+                pod: object.pod.clone(),
+                ..Subject::of(kind)
             },
             impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
                          once the control group is thawed",
@@ -80,7 +83,32 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             checked,
             confirm: thresholds.confirm(&CONFIRM),
         };
+        let target =
+            Target { process: Some(one.process.clone()), control_group: Some(bounded(&one.group, MAX_LINE)), ..object };
         findings.sightings.push(Sighting { target, ..sighting.into() });
     }
     Ok(coverage)
+}
+
+/// The sandbox or the container that a shim or a conmon serves, with its pod. `None`: it is not the kubelet's. Docker lists what it
+/// makes, and makes containers of other people too. CRI-O lists a container only once it is made, and its conmon names the pod.
+fn object(id: &str, seen: &Observations) -> Result<Option<Target>, Verdict> {
+    let listed = lists(seen).map(|(lists, _)| lists);
+    let is_it = |container: &&ContainerSeen| container.id == id && container.pod.is_some();
+    if let Some(container) = listed.as_ref().ok().and_then(|lists| lists.containers.iter().find(is_it)) {
+        return Ok(Some(container_of(container).1));
+    }
+    let sandbox = |pod| Target { sandbox_id: Some(bounded(id, 128)), pod, ..Target::default() };
+    if let Some(pod) = pod_of(id, seen) {
+        return Ok(Some(sandbox(Some(pod))));
+    }
+    let conmon =
+        seen.processes.value().into_iter().flat_map(|table| &table.processes).find_map(|one| match &one.role {
+            ProcessRole::Monitor { id: served, pod: Some(pod), .. } if served == id => Some(bounded_pod(pod)),
+            _ => None,
+        });
+    if conmon.is_some() {
+        return Ok(Some(Target { container_id: Some(bounded(id, 128)), pod: conmon, ..Target::default() }));
+    }
+    if seen.kind.answers_itself() { listed.map(|_| None) } else { Ok(Some(sandbox(None))) }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, describe, evidence, of_pod,
-    pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, bounded_pod, describe,
+    evidence, of_pod, pod_of, process_ref, processes, short, unproven,
 };
 use crate::observation::{Observations, PossibleRole, ProcessRole, ProcessSeen, UnprovenProcess};
 use crate::reason::ConditionReason;
@@ -40,6 +40,8 @@ struct Old<'a> {
     plugin: &'a str,
     sandbox_id: Option<&'a str>,
     pod_uid: Option<&'a str>,
+    /// `namespace/name` of the pod, as the call says.
+    pod_name: Option<&'a str>,
     holds: &'a [String],
     waits: bool,
     waiters: u32,
@@ -80,6 +82,21 @@ impl Old<'_> {
         of.or_else(lock).unwrap_or_else(|| bounded(self.plugin, 64))
     }
 
+    /// The pod that the plugin was called for, if the runtime lists a sandbox of it. What the call says alone is only shown: no action
+    /// may rest on it.
+    fn pod(&self, seen: &Observations) -> Option<PodRef> {
+        let is_named = |pod: &PodRef| {
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            self.pod_uid == Some(&pod.uid) && self.pod_name == Some(&name)
+        };
+        let by_sandbox = self.sandbox_id.and_then(|id| pod_of(id, seen));
+        let by_call = || {
+            let mut pods = seen.lists.value()?.sandboxes.iter().map(|sandbox| &sandbox.pod);
+            pods.find(|pod| is_named(pod)).map(bounded_pod)
+        };
+        by_sandbox.or_else(by_call)
+    }
+
     /// Every key under which an earlier or later check may have known the plugin, with more or less visible.
     fn names(&self) -> impl Iterator<Item = String> + '_ {
         let ids = [self.pod_uid, self.sandbox_id].into_iter().flatten().map(str::to_owned);
@@ -90,9 +107,11 @@ impl Old<'_> {
 
 fn old_plugin(process: &ProcessSeen, bound: Duration) -> Option<Old<'_>> {
     match &process.role {
-        ProcessRole::NetworkPlugin { plugin, sandbox_id, pod_uid, holds, waits, waiters } if process.age >= bound => {
-            let (sandbox_id, pod_uid) = (sandbox_id.as_deref(), pod_uid.as_deref());
-            Some(Old { process, plugin, sandbox_id, pod_uid, holds, waits: *waits, waiters: *waiters })
+        ProcessRole::NetworkPlugin { plugin, sandbox_id, pod_uid, pod_name, holds, waits, waiters }
+            if process.age >= bound =>
+        {
+            let (sandbox_id, pod_uid, pod_name) = (sandbox_id.as_deref(), pod_uid.as_deref(), pod_name.as_deref());
+            Some(Old { process, plugin, sandbox_id, pod_uid, pod_name, holds, waits: *waits, waiters: *waiters })
         }
         _ => None,
     }
@@ -124,7 +143,7 @@ fn sighting(
 ) -> Sighting {
     let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
     let plugin = bounded(culprit.plugin, 64);
-    let pod = culprit.sandbox_id.and_then(|id| pod_of(id, seen));
+    let pod = culprit.pod(seen);
     let key = culprit.key();
     let victim = culprit.waits && culprit.holds.is_empty();
     let blame = match &lock {
@@ -132,9 +151,10 @@ fn sighting(
         None if victim => " and waits for a lock whose holder was not found".to_owned(),
         None => String::new(),
     };
+    let by_call = || culprit.pod_name.map_or_else(String::new, |name| format!(" of {}", bounded(name, 317)));
     let message = format!(
         "network plugin {plugin}{} has been at work for more than {} s{blame}: {}",
-        of_pod(pod.as_ref()),
+        pod.as_ref().map_or_else(by_call, |pod| of_pod(Some(pod))),
         thresholds.bound(&AGE).as_secs(),
         describe(culprit.process)
     );

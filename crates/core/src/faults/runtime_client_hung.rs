@@ -171,7 +171,8 @@ fn whose<'a>(
     let pod = sandbox_id.and_then(|id| pod_of(id, seen));
     let pod = pod.or_else(|| container.and_then(|one| one.pod.as_ref()).or(of_conmon).map(crate::finding::bounded_pod));
     let frozen = seen.host.value().and_then(|host| host.frozen.as_ref().ok());
-    let frozen = frozen.is_some_and(|all| all.iter().any(|one| sandbox_id == Some(one.sandbox_id.as_str())));
+    let is_of_it = |serves: &str| serves == id || sandbox_id == Some(serves);
+    let frozen = frozen.is_some_and(|all| all.iter().any(|one| is_of_it(&one.serves)));
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
 }
 

@@ -122,8 +122,8 @@ pub struct FrozenSeen {
     pub process: ProcessRef,
     /// Time since its start.
     pub age: Duration,
-    /// The sandbox that its shim serves.
-    pub sandbox_id: String,
+    /// What its shim or its conmon serves: a sandbox with containerd, one container or sandbox with Docker and CRI-O.
+    pub serves: String,
     /// Its control group.
     pub group: String,
 }

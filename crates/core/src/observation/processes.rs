@@ -54,6 +54,8 @@ pub enum ProcessRole {
         sandbox_id: Option<String>,
         /// Uid of the pod that it was called for, from `CNI_ARGS`, where the runtime passes it on.
         pod_uid: Option<String>,
+        /// Namespace and name of that pod (`namespace/name`), from `CNI_ARGS`. Nothing has confirmed it.
+        pod_name: Option<String>,
         /// Files that it holds a lock on while others wait for that lock.
         holds: Vec<String>,
         /// Whether it waits for a lock that another process holds.
@@ -138,8 +140,8 @@ pub struct InitSeen {
     pub start_ticks: u64,
     /// Time since its start.
     pub age: Duration,
-    /// The id that its shim serves.
-    pub sandbox_id: String,
+    /// The id that its shim or its conmon serves.
+    pub serves: String,
 }
 
 /// What one check has left out, because there was more than it reads.

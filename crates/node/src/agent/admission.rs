@@ -34,28 +34,37 @@ pub(crate) fn task(command: &ActionCommand, node: &str) -> Result<Task, Refusal>
     execute::admit(command)
 }
 
+/// Within which time the command may be started.
+pub(super) fn ttl(command: &ActionCommand) -> Duration {
+    Duration::from_secs(command.ttl_seconds.into())
+}
+
 /// Checks that there is still time to start the command.
 pub(super) fn in_time(
     command: &ActionCommand,
+    within: Duration,
     wall: Timestamp,
     first_read: &Moment,
     now: &Moment,
 ) -> Result<(), Refusal> {
-    let ttl = Duration::from_secs(command.ttl_seconds.into());
     let age = Duration::try_from(wall.duration_since(command.issued_at)).unwrap_or_default();
-    if age > ttl.saturating_add(CLOCK_SLACK) {
+    if age > within.saturating_add(CLOCK_SLACK) {
         return Err(stale(&format!(
             "issued {}s ago by this node's clock, to be started within {}s (and an hour for clocks)",
             age.as_secs(),
-            ttl.as_secs()
+            within.as_secs()
         )));
     }
     if first_read.boot != now.boot {
         return Err(stale("it was first read before the node was booted"));
     }
     let waited = now.uptime.saturating_sub(first_read.uptime);
-    if waited > ttl {
-        return Err(stale(&format!("first read {}s ago, to be started within {}s", waited.as_secs(), ttl.as_secs())));
+    if waited > within {
+        return Err(stale(&format!(
+            "first read {}s ago, to be started within {}s",
+            waited.as_secs(),
+            within.as_secs()
+        )));
     }
     Ok(())
 }

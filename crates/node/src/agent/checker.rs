@@ -182,6 +182,7 @@ impl Checker {
         }
         if signal == Some(Signal::Kill) {
             self.waits_for_no_client(held).await?;
+            self.makes_no_container(held, &cri).await?;
         }
         let tasks = self.tasks().await?;
         for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {

@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::verdict::Refusal;
 use crate::proc::groups::CONMON_GROUP;
+use crate::proc::role::init::KnownBy;
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::{self, Groups, Handle, RawProcess};
 use nrh_core::action::Signal;
@@ -87,14 +88,28 @@ impl PinnedProcess {
         }
     }
 
-    /// Whether the process is a shim of Docker.
-    pub(super) fn is_of_docker(&self) -> bool {
-        matches!(&self.proof, Proof::Shim { namespace, .. } if namespace == DOCKER_NAMESPACE)
+    /// The proof of the shim or the monitor: the process itself, or the one above the first process of a container.
+    fn shim(&self) -> &Proof {
+        match &self.proof {
+            Proof::Init { above, .. } => above,
+            proof => proof,
+        }
     }
 
-    /// Whether the process is CRI-O's conmon.
+    /// Whether its shim is one of Docker.
+    pub(super) fn is_of_docker(&self) -> bool {
+        matches!(self.shim(), Proof::Shim { namespace, .. } if namespace == DOCKER_NAMESPACE)
+    }
+
+    /// Whether its shim is CRI-O's conmon.
     pub(super) fn is_conmon(&self) -> bool {
-        matches!(&self.proof, Proof::Monitor { .. })
+        matches!(self.shim(), Proof::Monitor { .. })
+    }
+
+    /// Whether it is the first process of this container, which an OCI runtime is creating for CRI-O's conmon.
+    pub(super) fn is_being_made_by_conmon(&self, container_id: &str) -> bool {
+        let Proof::Init { known_by: KnownBy::Maker, above } = &self.proof else { return false };
+        matches!(&**above, Proof::Monitor { id, .. } if id == container_id)
     }
 
     /// Returns the current scheduler state letter; `None` once the process has ended.
@@ -179,7 +194,12 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
     if proof.role() != Some(wanted.role) {
         return Err(changed(wanted, &format!("its role is proven as {proof:?}")));
     }
+    expect_object(wanted, target, proof)
+}
+
+fn expect_object(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Refusal> {
     match proof {
+        Proof::Init { above, .. } => expect_object(wanted, target, above),
         // With Docker every container has its own shim, so the shim of the sandbox is a different one.
         Proof::Shim { id, namespace } if namespace == DOCKER_NAMESPACE => {
             if target.container_id.as_ref().or(target.sandbox_id.as_ref()) == Some(id) {
@@ -203,9 +223,6 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
             let found = container_id.as_deref().unwrap_or("none");
             let ordered = target.container_id.as_deref().unwrap_or("none");
             Err(changed(wanted, &format!("it works on container {found}, the command names {ordered}")))
-        }
-        Proof::Init { sandbox_id } if target.sandbox_id.as_ref() != Some(sandbox_id) => {
-            Err(changed(wanted, &format!("it is of sandbox {sandbox_id}, the command names {}", commanded_id(target))))
         }
         Proof::NetworkPlugin { command: None, .. } => {
             Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))

@@ -120,7 +120,12 @@ impl Host {
         if let Some(root) = &root {
             seen.pids.extend(of_pods(root, who.no_pod_groups));
             seen.frozen = self.frozen(root, &who.inits);
-            match who.listed.as_ref().map(|listed| untracked::find(root, listed)) {
+            let age = |pid| {
+                let stat = Handle::open(&self.proc, pid).and_then(|process| process.stat());
+                stat.ok().map(|stat| proc::age(stat.start_ticks, uptime))
+            };
+            let search = |listed| untracked::find(root, &untracked::Search { listed, age: &age });
+            match who.listed.as_ref().map(search) {
                 Some(Ok(Some(found))) => (seen.untracked, seen.untracked_left_out) = (Ok(found.told), found.left_out),
                 Some(Ok(None)) if who.no_pod_groups => {}
                 Some(Ok(None)) => seen.untracked = Err(NO_PODS.to_owned()),
@@ -216,7 +221,7 @@ impl Host {
                         command: bounded(&stat.command, 64),
                     },
                     age: init.age,
-                    sandbox_id: init.sandbox_id.clone(),
+                    serves: init.serves.clone(),
                     group: bounded(&group.display().to_string(), 512),
                 }),
                 // A young one may have ended meanwhile, and its group with it.

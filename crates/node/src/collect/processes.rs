@@ -133,7 +133,7 @@ impl Processes {
         self.waits.over();
         self.stills.over();
         let dropped = self.keep_most(&mut processes, &mut unproven);
-        let (inits, more) = inits::find(&self.proven, &table, uptime);
+        let (inits, more) = inits::find(&self.proven, namespace, &table, uptime);
         let beyond = (left_out > 0).then(|| {
             let kept = self.bounds.kept;
             format!("beyond {kept} processes, {left_out} of containers or of other users than root are not checked")
@@ -354,10 +354,11 @@ fn role(process: &RawProcess, proof: &Proof, ours: &str) -> Option<ProcessRole> 
             ProcessRole::Shim { id: bounded(id, 128), living_children: process.living_children }
         }
         Proof::Shim { .. } | Proof::Init { .. } => return None,
-        Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, .. } => ProcessRole::NetworkPlugin {
+        Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, pod_name, .. } => ProcessRole::NetworkPlugin {
             plugin: bounded(plugin, 64),
             sandbox_id: sandbox_id.as_deref().map(|id| bounded(id, 128)),
             pod_uid: pod_uid.as_deref().map(|uid| bounded(uid, 64)),
+            pod_name: pod_name.clone(),
             holds: Vec::new(),
             waits: false,
             waiters: 0,

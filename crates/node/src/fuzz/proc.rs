@@ -60,6 +60,8 @@ pub fn environ(data: &[u8]) -> bool {
     let [command, _, args] = whole;
     let uid = args.as_deref().and_then(role::pod_uid);
     assert!(uid.is_none_or(|uid| !uid.is_empty() && !uid.contains(';')));
+    let name = args.as_deref().and_then(role::pod_name);
+    assert!(name.is_none_or(|name| is_bounded(&name, 507) && name.split('/').count() == 2));
     command.is_some()
 }
 

@@ -12,7 +12,9 @@ use nrh_core::fault::{PodRef, Role};
 mod args;
 pub(crate) mod init;
 
-pub(crate) use args::{client, monitor, pod_uid, shim};
+use init::KnownBy;
+
+pub(crate) use args::{client, monitor, pod_name, pod_uid, shim};
 
 /// Maximum number of parents between a plugin or a client and its caller: delegated plugins are children of plugins, and an OCI
 /// runtime may be the child of a script.
@@ -72,6 +74,8 @@ pub enum Proof {
         sandbox_id: Option<String>,
         /// `K8S_POD_UID` of `CNI_ARGS`: the pod it was called for, which outlives one sandbox.
         pod_uid: Option<String>,
+        /// Namespace and name of that pod, by `CNI_ARGS`.
+        pod_name: Option<String>,
     },
     /// `runc` or a similar runtime, or a wrapper around one.
     RuntimeClient {
@@ -90,8 +94,10 @@ pub enum Proof {
     },
     /// The first process of a container in creation (`runc init`). Only [`Prover::prove_init`] proves it.
     Init {
-        /// The id that its shim serves.
-        sandbox_id: String,
+        /// Why it counts as one.
+        known_by: KnownBy,
+        /// The proof of the shim or the monitor above it.
+        above: Box<Self>,
     },
     /// A runtime daemon.
     Runtime {
@@ -103,6 +109,15 @@ pub enum Proof {
 }
 
 impl Proof {
+    /// The id that it serves as a shim of one of these containerd namespaces, or as the monitor of a container of CRI-O.
+    pub fn serves(&self, namespaces: &[&str]) -> Option<&str> {
+        match self {
+            Self::Shim { id, namespace } => namespaces.contains(&namespace.as_str()).then_some(id),
+            Self::Monitor { id, pod: Some(_) } => Some(id),
+            _ => None,
+        }
+    }
+
     /// The role, if a command can name it.
     pub const fn role(&self) -> Option<Role> {
         match self {
@@ -186,8 +201,7 @@ impl Prover {
         if has_arguments(handle)? {
             return Ok(None);
         }
-        let (plugin, pod_uid) = (file_name(exe), args.as_deref().and_then(pod_uid));
-        Ok(Some(Proof::NetworkPlugin { plugin, command: Some(command), sandbox_id: Some(sandbox_id), pod_uid }))
+        Ok(Some(plugin_call(file_name(exe), Some(command), Some(sandbox_id), args.as_deref())))
     }
 
     /// As [`Prover::prove`], through a handle that is open already, and for any name of the process.
@@ -278,8 +292,7 @@ impl Prover {
             Err(error) if by_exe && !super::is_gone(&error) => (None, None, None),
             Err(error) => return Err(error),
         };
-        let pod_uid = args.as_deref().and_then(pod_uid);
-        Ok(Some(Proof::NetworkPlugin { plugin: file_name(&path), command, sandbox_id, pod_uid }))
+        Ok(Some(plugin_call(file_name(&path), command, sandbox_id, args.as_deref())))
     }
 
     fn in_cni_folder(&self, path: &Path) -> bool {
@@ -294,6 +307,12 @@ impl Prover {
         }
         Ok(is_named(program(&handle.exe()?, process)))
     }
+}
+
+/// A plugin with what its environment names; `args` is `CNI_ARGS`.
+fn plugin_call(plugin: String, command: Option<String>, sandbox_id: Option<String>, args: Option<&str>) -> Proof {
+    let (pod_uid, pod_name) = (args.and_then(pod_uid), args.and_then(pod_name));
+    Proof::NetworkPlugin { plugin, command, sandbox_id, pod_uid, pod_name }
 }
 
 /// Whether the program of a plugin's folder has arguments. A runtime calls a plugin without any, and so does a plugin that delegates. What

@@ -109,3 +109,25 @@ fn a_call_that_could_not_be_proven_may_be_the_plugin_that_is_missing() {
         assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, "s1"), clean, "{possible_role:?} {age}");
     }
 }
+
+#[test]
+fn the_pod_that_a_call_names_is_shown_and_counts_only_once_the_runtime_lists_it() {
+    let called = |name: &str, uid: Option<&str>| {
+        let mut node = Node::healthy();
+        let mut one = plugin(400, 90, "s1", &[], false);
+        let ProcessRole::NetworkPlugin { pod_uid, pod_name, .. } = &mut one.role else { panic!("no plugin") };
+        (*pod_uid, *pod_name) = (uid.map(str::to_owned), Some(name.to_owned()));
+        node.table().push(one);
+        let findings = node.findings();
+        let sighting = only(&findings);
+        let shown = sighting.message.starts_with(&format!("network plugin ptp of {name} has been at work"));
+        assert!(shown, "{}", sighting.message);
+        assert_eq!(sighting.subject.pod, sighting.target.pod);
+        sighting.target.pod.clone()
+    };
+    for (name, uid) in [("default/one", None), ("default/one", Some("uid-other")), ("d/new", Some("uid-new"))] {
+        assert_eq!(called(name, uid), None, "{name} {uid:?}");
+    }
+    // The sandbox of an earlier try is still listed.
+    assert_eq!(called("default/one", Some("uid-one")), Some(pod("one")));
+}

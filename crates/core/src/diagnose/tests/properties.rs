@@ -98,6 +98,7 @@ fn role() -> impl Strategy<Value = ProcessRole> {
             plugin: "ptp".into(),
             sandbox_id,
             pod_uid: None,
+            pod_name: None,
             holds,
             waits,
             waiters,

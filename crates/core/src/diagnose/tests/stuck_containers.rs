@@ -27,6 +27,12 @@ fn a_container_that_is_not_started_is_told_while_its_pod_waits_for_it() {
     node.tasks.insert(OLD.into(), done(TaskAnswer::Answered));
     assert!(!node.kinds().contains(&KIND));
     assert!(clean_at(&node.findings(), KIND, WORK).is_some(), "a fault that stood before is over");
+    // Docker lists one whose start has failed as created. Another one runs, whichever was made first.
+    let mut node = is(ContainerState::Created);
+    node.list().containers.push(container(OLD, SANDBOX, "work"));
+    node.tasks.insert(OLD.into(), done(TaskAnswer::Answered));
+    assert!(!node.kinds().contains(&KIND));
+    assert!(clean_at(&node.findings(), KIND, WORK).is_some());
     // Its pod is on its way out.
     let mut node = is(ContainerState::Created);
     node.list().sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);

@@ -4,6 +4,8 @@ use super::*;
 use crate::observation::ThreadWaiting;
 
 const KIND: FaultType = FaultType::UninterruptibleProcess;
+/// A container in creation.
+const NEW: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 
 fn waits(process: &mut ProcessSeen, seconds: u64) {
     process.state = 'D';
@@ -118,4 +120,45 @@ fn a_container_that_is_frozen_while_it_is_made_is_one_fault_of_its_sandbox() {
     node.host().frozen = Err("permission denied".into());
     assert!(node.kinds().is_empty());
     assert_eq!(clean_at(&node.findings(), kind, SANDBOX), None);
+}
+
+fn frozen_of(mut node: Node, serves: &str) -> Node {
+    node.host().frozen = Ok(vec![frozen_init(800, Duration::from_mins(1), serves, "sys/fs/cgroup/kubepods/x")]);
+    node
+}
+
+#[test]
+fn with_docker_a_frozen_container_is_the_kubelets_only_if_it_is_listed() {
+    let kind = FaultType::FrozenCgroup;
+    let mut node = frozen_of(super::docker::healthy(), NEW);
+    assert!(node.kinds().is_empty());
+    assert!(clean_at(&node.findings(), kind, NEW).is_some(), "it is somebody else's");
+    node.list().containers.push(ContainerSeen { state: ContainerState::Created, ..container(NEW, SANDBOX, "new") });
+    let findings = node.findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str(), sighting.subject.kind), (kind, NEW, SubjectKind::Container));
+    assert_eq!(sighting.message, "container cccc00000000 of default/one is frozen while it is being made");
+    let target = &sighting.target;
+    assert_eq!((target.container_id.as_deref(), target.sandbox_id.as_deref()), (Some(NEW), Some(SANDBOX)));
+    node.lists = Reading::Never;
+    assert_eq!(clean_at(&node.findings(), kind, NEW), None, "whose it is is not known");
+    // A sandbox is a container of Docker's too.
+    let findings = frozen_of(super::docker::healthy(), SANDBOX).findings();
+    assert_eq!(only(&findings).target.sandbox_id.as_deref(), Some(SANDBOX));
+}
+
+#[test]
+fn the_conmon_names_the_pod_of_a_frozen_container_that_crio_does_not_list_yet() {
+    let mut node = Node::healthy();
+    super::crio::with_crio(&mut node);
+    let mut node = frozen_of(node, NEW);
+    assert!(node.kinds().is_empty());
+    let role = ProcessRole::Monitor { id: NEW.into(), pod: Some(pod("new")), living_children: 1 };
+    node.table().push(process(410, role));
+    let findings = node.findings();
+    let sighting = only(&findings);
+    assert_eq!(sighting.message, "container cccc00000000 of default/new is frozen while it is being made");
+    let target = &sighting.target;
+    assert_eq!((target.container_id.as_deref(), target.sandbox_id.as_deref()), (Some(NEW), None));
+    assert!(target.process.is_some() && target.pod == Some(pod("new")));
 }

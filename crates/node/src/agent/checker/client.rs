@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Checker;
+use super::unresponsive::SHIM_OF_RUNC;
+use super::{Checker, asked};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
+use crate::cri::Cri;
 use crate::docker::Docker;
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::{self, RawProcess};
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::Target;
 use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, ENDING, MAX_WRAPPERS};
+use nrh_core::observation::{ContainerSeen, ContainerState};
 use nrh_core::text::bounded;
 use nrh_core::thresholds::NO_PROGRESS_TIME;
 
@@ -41,6 +44,22 @@ impl Checker {
                 Err(Refusal::new(OutcomeReason::KubeletBusy, message))
             }
         }
+    }
+
+    /// Checks that the shim creates no container, if it does so itself, without a client, as the shim of a VM does. It answers nobody
+    /// meanwhile.
+    pub(super) async fn makes_no_container(&self, shim: &Arc<PinnedProcess>, cri: &Cri) -> Result<(), Refusal> {
+        let program = self.program(shim).await?;
+        if program.starts_with(SHIM_OF_RUNC) {
+            return Ok(());
+        }
+        let listed = cri.containers(self.bounds.call).await.map_err(|error| asked("the list of containers", &error))?;
+        let is_in_creation = |seen: &&ContainerSeen| {
+            seen.state == ContainerState::Created && shim.proof.serves(&[KUBELET_NAMESPACE]) == Some(&seen.sandbox_id)
+        };
+        let Some(seen) = listed.items.iter().find(is_in_creation) else { return Ok(()) };
+        let message = format!("shim {} ({program}) may be creating container {}", shim.process.pid, seen.id);
+        Err(Refusal::new(OutcomeReason::KubeletBusy, message))
     }
 
     /// Checks that the client is as old as a hung one or makes no progress, and that it works for the kubelet. Its

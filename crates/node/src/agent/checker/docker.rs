@@ -97,7 +97,7 @@ impl Checker {
         }
     }
 
-    pub(super) async fn runtime_is_docker(&self, pid: i32) -> Result<(), Refusal> {
+    pub(in crate::agent) async fn runtime_is_docker(&self, pid: i32) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let seen = client.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;
         if RuntimeKind::of(&seen.name) == RuntimeKind::Docker {

@@ -80,7 +80,7 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
     let Task { process, group: folder, container, container_id } = task;
     let held = checker.hold(process, &command.target).await?;
     checker.as_old_as(&held, checker.thresholds.bound(&frozen_cgroup::AGE)).await?;
-    has_not_started(checker, command.target.sandbox_id.as_deref(), container_id).await?;
+    has_not_started(checker, &held, command.target.sandbox_id.as_deref(), container_id).await?;
     let (host, own, container, of) = (checker.host.clone(), folder.clone(), container.clone(), Arc::clone(&held));
     let open = move || frozen_itself(&host, &own, &container, &of);
     let (group, path) = checker.reader.run(checker.bounds.processes, open).await??;
@@ -90,13 +90,27 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
 
 /// Checks that the runtime has not started the container. A person may have paused one that runs, and any process in it can have
 /// the name of the runtime's.
-async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) -> Result<(), Refusal> {
+async fn has_not_started(
+    checker: &Checker,
+    held: &PinnedProcess,
+    sandbox_id: Option<&str>,
+    id: &str,
+) -> Result<(), Refusal> {
+    if held.is_of_docker() {
+        checker.runtime_is_docker(held.process.pid).await?;
+    }
+    let not_listed =
+        |what: &str| Err(Refusal::new(OutcomeReason::TargetGone, format!("the runtime does not list {what} {id}")));
     let bound = checker.bounds.call;
     let runtime = Client::connect(&checker.endpoint).await.map_err(|error| asked("a connection", &error))?;
     if sandbox_id == Some(id) {
         let seen = runtime.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?.items;
-        let is_ready = seen.iter().any(|sandbox| sandbox.id == id && sandbox.ready);
-        return if is_ready { Err(recovered(format!("sandbox {id} is ready"))) } else { Ok(()) };
+        return match seen.iter().find(|sandbox| sandbox.id == id) {
+            Some(sandbox) if sandbox.ready => Err(recovered(format!("sandbox {id} is ready"))),
+            // Docker lists a sandbox from the moment it makes it, and makes containers of other people too.
+            None if held.is_of_docker() => not_listed("sandbox"),
+            _ => Ok(()),
+        };
     }
     let seen = runtime.containers(bound).await.map_err(|error| asked("the list of containers", &error))?.items;
     match seen.iter().find(|seen| seen.id == id) {
@@ -106,7 +120,9 @@ async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) 
         }
         Some(seen) if seen.state == ContainerState::Created => Ok(()),
         Some(seen) => Err(recovered(format!("container {id} is not in creation: it is {:?}", seen.state))),
-        None => Err(Refusal::new(OutcomeReason::TargetGone, format!("the runtime does not list container {id}"))),
+        // CRI-O lists a container only once it is made.
+        None if held.is_being_made_by_conmon(id) => Ok(()),
+        None => not_listed("container"),
     }
 }
 

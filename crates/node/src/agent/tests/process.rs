@@ -130,19 +130,30 @@ impl Stage {
 
     /// A process of this name and with these arguments, called by one with these flags; and that one.
     pub(super) fn below(&self, parent: &str, flags: [&str; 4], program: &str, args: &[&str]) -> (Running, Running) {
+        self.below_all(&[(parent, flags)], program, args)
+    }
+
+    /// A process of this name and with these arguments, called by the last of these, which the one before it has called; and the first
+    /// of them.
+    pub(super) fn below_all(&self, parents: &[(&str, [&str; 4])], program: &str, args: &[&str]) -> (Running, Running) {
         let name = self::id();
-        let (called, shim) = (format!("{name}/{program}"), self.program(&format!("{name}/{parent}")));
+        let called = format!("{name}/{program}");
         let (log, out) = (self.path(&format!("{called}.log")), self.path(&format!("{called}.pid")));
-        let called = self.program(&called);
-        let mut command = Command::new(shim);
-        command
-            .arg("-c")
-            .arg(r#"out=$1; shift 5; "$@" & echo $! > "$out"; wait; read -r _ < "$gate""#)
-            .arg("shim")
-            .arg(&out);
-        command.env("gate", self.path("gate"));
-        command.args(flags).arg(called);
-        command.args(self.waiting(&log, args)).stdin(Stdio::null());
+        let mut line = vec![self.program(&called).display().to_string()];
+        line.extend(self.waiting(&log, args));
+        for (number, (parent, flags)) in parents.iter().enumerate().rev() {
+            let is_last = number + 1 == parents.len();
+            let out = if is_last { out.clone() } else { self.path(&format!("{name}/{number}.pid")) };
+            let shell = self.program(&format!("{name}/{parent}")).display().to_string();
+            let script = r#"out=$1; shift 5; "$@" & echo $! > "$out"; wait; read -r _ < "$gate""#;
+            let mut above =
+                vec![shell, "-c".to_owned(), script.to_owned(), "shim".to_owned(), out.display().to_string()];
+            above.extend(flags.iter().map(|flag| (*flag).to_owned()));
+            above.append(&mut line);
+            line = above;
+        }
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).env("gate", self.path("gate")).stdin(Stdio::null());
         let child = command.spawn().unwrap();
         let shim = Running::new(i32::try_from(child.id()).unwrap(), log.clone(), Some(child));
         (Running::ready(written_pid(&out), log, None), shim)

@@ -1,7 +1,7 @@
 //! Ending the wait of one hung process.
 
 use super::reboot::reboot_for_process;
-use super::runtime::{Says, Wrong};
+use super::runtime::{Says, Wrong, container};
 use super::*;
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::{KILL, SAFE_KILL};
@@ -66,6 +66,24 @@ async fn a_command_that_is_withdrawn_during_its_check_is_not_executed() {
 }
 
 #[tokio::test]
+async fn a_command_whose_time_passes_during_its_check_is_not_executed() {
+    let (node, sandbox) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox);
+    // containerd waits 2 s for the shim.
+    node.runtime.set(|world| world.tasks.insert(sandbox.clone(), Says::Unknown));
+    let command = resume(&shim, &sandbox);
+    let claims = super::super::claims::Claims::new(&node.stage.path("state"));
+    claims.prepare().unwrap();
+    let mut read = node.agent().now().unwrap();
+    read.uptime = read.uptime.saturating_sub(Duration::from_millis(58_500));
+    claims.first_read(&command, &read).unwrap();
+    let outcome = node.execute(&command).await;
+    refused(&outcome, OutcomeReason::Expired);
+    assert!(outcome.message.contains("too old: first read 6"), "{}", outcome.message);
+    assert_eq!(shim.resumed(), 0);
+}
+
+#[tokio::test]
 async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
     let frozen = Frozen::new();
     let protected = ActionCommand { action: SAFE_KILL, ..frozen.kill() };
@@ -97,6 +115,30 @@ async fn a_shim_that_waits_for_a_client_is_not_killed() {
     refused(&outcome, OutcomeReason::KubeletBusy);
     assert!(outcome.message.contains(&format!("process {}", client.pid)), "{}", outcome.message);
     assert!(shim.state().is_some() && client.state().is_some());
+}
+
+/// The shim of a VM calls no `runc create`, and answers nobody while it creates a container.
+#[tokio::test]
+async fn the_shim_of_a_vm_is_not_killed_while_a_container_of_its_sandbox_is_in_creation() {
+    let (node, sandbox, made) = (Node::new(), id(), id());
+    let flags = ["-namespace", "k8s.io", "-id", &sandbox];
+    let shim = node.stage.orphan(&format!("{}/containerd-shim-kata-v2", id()), &flags);
+    node.runtime.set(|world| {
+        world.tasks.insert(sandbox.clone(), Says::Unknown);
+        world.containers = vec![container(&made, &sandbox, 0), container(&id(), &id(), 0)];
+    });
+    let kill = || ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
+    let outcome = node.execute(&kill()).await;
+    refused(&outcome, OutcomeReason::KubeletBusy);
+    assert!(outcome.message.ends_with(&format!("may be creating container {made}")), "{}", outcome.message);
+    node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), Wrong::Fails));
+    refused(&node.execute(&kill()).await, OutcomeReason::CheckFailed);
+    assert!(shim.state().is_some());
+    node.runtime.set(|world| {
+        world.wrong.clear();
+        world.containers = vec![container(&made, &sandbox, 1)];
+    });
+    done(&node.execute(&kill()).await);
 }
 
 #[tokio::test]

@@ -39,6 +39,22 @@ impl Frozen {
     }
 
     fn new(mount: &str, file: &'static str, values: [&'static str; 2]) -> Option<Self> {
+        Self::with(mount, file, values, |node, sandbox, _| {
+            node.stage.below_shim("k8s.io", sandbox, "runc:[2:INIT]", &[])
+        })
+    }
+
+    /// As [`Self::all`], with this first process of the container, and what is above it.
+    fn all_with(init: impl Fn(&Node, &str, &str) -> (Running, Running)) -> Vec<Self> {
+        FREEZERS.into_iter().filter_map(|(mount, file, values)| Self::with(mount, file, values, &init)).collect()
+    }
+
+    fn with(
+        mount: &str,
+        file: &'static str,
+        values: [&'static str; 2],
+        init: impl Fn(&Node, &str, &str) -> (Running, Running),
+    ) -> Option<Self> {
         let (sandbox, container) = (id(), id());
         let pods = Path::new(mount).join(format!("nrh-test-{}-kubepods", &container[16..]));
         // Where both versions are in use, the folder above them is none of a controller.
@@ -46,7 +62,7 @@ impl Frozen {
             return None;
         }
         let node = Node::new();
-        let init = node.stage.below_shim("k8s.io", &sandbox, "runc:[2:INIT]", &[]);
+        let init = init(&node, &sandbox, &container);
         let neighbour = node.stage.below_shim("k8s.io", &sandbox, "runc:[2:INIT]", &[]);
         let frozen = Self { node, sandbox, container, pods, file, values, init, neighbour };
         for (id, process) in [(&frozen.container, &frozen.init.0), (&frozen.sandbox, &frozen.neighbour.0)] {
@@ -168,6 +184,56 @@ async fn a_sandbox_in_creation_is_in_no_list_and_is_thawed() {
         frozen.node.runtime.set(|world| world.sandboxes.clear());
         done(&frozen.execute(&command()).await);
         assert!(!is_frozen(&frozen.group(&frozen.sandbox)) && is_frozen(&frozen.group(&frozen.container)));
+    }
+}
+
+/// Docker has a shim for each container.
+#[tokio::test]
+async fn a_frozen_container_of_docker_is_thawed_where_docker_is_the_runtime() {
+    let init = |node: &Node, _: &str, container: &str| node.stage.below_shim("moby", container, "runc:[2:INIT]", &[]);
+    for frozen in Frozen::all_with(init) {
+        let command = || {
+            let mut command = frozen.thaw();
+            command.target.container_id = Some(frozen.container.clone());
+            command
+        };
+        refused(&frozen.execute(&command()).await, OutcomeReason::TargetChanged);
+        frozen.untouched();
+        frozen.node.runtime.set(|world| world.name = "docker".to_owned());
+        // A sandbox that Docker does not list may be a container of anybody.
+        let mut sandbox = command();
+        (sandbox.target.sandbox_id, sandbox.target.container_id) = (Some(frozen.container.clone()), None);
+        refused(&frozen.execute(&sandbox).await, OutcomeReason::TargetGone);
+        frozen.untouched();
+        done(&frozen.execute(&command()).await);
+        assert!(!is_frozen(&frozen.group(&frozen.container)) && is_frozen(&frozen.group(&frozen.sandbox)));
+    }
+}
+
+/// CRI-O does not list a container while its OCI runtime makes it.
+#[tokio::test]
+async fn a_frozen_container_of_crio_is_thawed_while_it_is_made() {
+    let (name, init) = ("k8s_c_p_d_0a1b_0", "runc:[2:INIT]");
+    let made = |node: &Node, _: &str, id: &str| {
+        let parents = [("conmon", ["--cid", id, "-n", name]), ("runc", ["create", "--bundle", "/b", id])];
+        node.stage.below_all(&parents, init, &[])
+    };
+    let not_made = |node: &Node, _: &str, id: &str| node.stage.below("conmon", ["--cid", id, "-n", name], init, &[]);
+    for (is_made, frozen) in Frozen::all_with(made)
+        .into_iter()
+        .map(|one| (true, one))
+        .chain(Frozen::all_with(not_made).into_iter().map(|one| (false, one)))
+    {
+        frozen.node.runtime.set(|world| world.containers.clear());
+        let mut command = frozen.thaw();
+        (command.target.sandbox_id, command.target.container_id) = (None, Some(frozen.container.clone()));
+        let outcome = frozen.execute(&command).await;
+        if is_made {
+            done(&outcome);
+        } else {
+            refused(&outcome, OutcomeReason::TargetGone);
+        }
+        assert_eq!(is_frozen(&frozen.group(&frozen.container)), !is_made);
     }
 }
 

@@ -230,7 +230,7 @@ fn a_frozen_group_is_told_whatever_the_process_waits_in() {
             continue;
         }
         let Daemon { pid, start_ticks, .. } = group.join();
-        let init = InitSeen { pid, start_ticks, age: Duration::from_mins(1), sandbox_id: "s".to_owned() };
+        let init = InitSeen { pid, start_ticks, age: Duration::from_mins(1), serves: "s".to_owned() };
         let root = Handle::open(Path::new(proc::PROC), own_pid()).and_then(|handle| handle.root()).unwrap();
         let host = Host::new(Path::new(proc::PROC));
         assert_eq!(host.frozen(&root, std::slice::from_ref(&init)), Ok(Vec::new()), "{parent}");
@@ -243,7 +243,7 @@ fn a_frozen_group_is_told_whatever_the_process_waits_in() {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        assert_eq!((found.len(), found[0].process.pid, found[0].sandbox_id.as_str()), (1, pid, "s"), "{parent}");
+        assert_eq!((found.len(), found[0].process.pid, found[0].serves.as_str()), (1, pid, "s"), "{parent}");
         assert!(found[0].group.contains("nrh-test-freeze"), "{found:?}");
         tried += 1;
     }
@@ -259,7 +259,7 @@ fn whether_a_group_that_is_not_found_is_frozen_is_unknown_unless_the_process_is_
     let root = openat(CWD, empty.path(), rooted::FOLDER, Mode::empty()).unwrap();
     let own = Handle::open(Path::new(proc::PROC), own_pid()).unwrap().stat().unwrap();
     let of = |age: Duration| {
-        let init = InitSeen { pid: own_pid(), start_ticks: own.start_ticks, age, sandbox_id: "s".to_owned() };
+        let init = InitSeen { pid: own_pid(), start_ticks: own.start_ticks, age, serves: "s".to_owned() };
         Host::new(Path::new(proc::PROC)).frozen(&root, &[init])
     };
     assert_eq!(of(Duration::from_secs(1)), Ok(Vec::new()));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -17,6 +18,9 @@ const MAX_GROUPS: usize = 4096;
 /// Maximum number of them reported in one reading, and of processes of each.
 const MAX_FOUND: usize = 16;
 const MAX_PIDS: usize = 8;
+/// A container that starts is in no list yet: the runtime lists a sandbox only after it has started, and the newest list is up to a
+/// minute old.
+const STARTING: Duration = Duration::from_secs(90);
 
 /// The result of one search.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,21 +31,29 @@ pub(super) struct Found {
     pub left_out: usize,
 }
 
+/// What a search knows about the node.
+pub(super) struct Search<'a> {
+    /// The ids in the runtime's newest lists.
+    pub listed: &'a BTreeSet<String>,
+    /// The age of a process; `None` if it has ended.
+    pub age: &'a dyn Fn(i32) -> Option<Duration>,
+}
+
 /// Searches below the kubelet's group of all pods. `None` where that group is at none of the usual places.
-pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Option<Found>> {
+pub(super) fn find(root: &OwnedFd, search: &Search<'_>) -> io::Result<Option<Found>> {
     for path in PODS {
         let Some(pods) = groups::open(root, Path::new(path))? else { continue };
         let mut found = Found::default();
         // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
         for name in groups::children(&pods, MAX_GROUPS)? {
             if let Some(uid) = pod_uid(&name) {
-                of_pod(&pods, (path, &name), &uid, listed, &mut found)?;
+                of_pod(&pods, (path, &name), &uid, search, &mut found)?;
             } else if is_class(&name) {
                 let Some(class) = groups::open(&pods, Path::new(&name))? else { continue };
                 let path = format!("{path}/{name}");
                 for pod in groups::children(&class, MAX_GROUPS)? {
                     let Some(uid) = pod_uid(&pod) else { continue };
-                    of_pod(&class, (&path, &pod), &uid, listed, &mut found)?;
+                    of_pod(&class, (&path, &pod), &uid, search, &mut found)?;
                 }
             }
         }
@@ -54,18 +66,21 @@ fn of_pod(
     parent: impl AsFd,
     (path, name): (&str, &str),
     uid: &str,
-    listed: &BTreeSet<String>,
+    search: &Search<'_>,
     found: &mut Found,
 ) -> io::Result<()> {
     let Some(pod) = groups::open(parent, Path::new(name))? else { return Ok(()) };
     for container in groups::children(&pod, MAX_GROUPS)? {
-        let Some(id) = container_id(&container).filter(|id| !listed.contains(*id)) else { continue };
+        let Some(id) = container_id(&container).filter(|id| !search.listed.contains(*id)) else { continue };
         let Some(group) = groups::open(&pod, Path::new(&container))? else { continue };
         // With version 2 the kernel reports on the whole subtree; a group with subgroups has no processes of its own.
         let events = groups::file(&group, "cgroup.events")?;
         let populated = events.map(|text| text.lines().any(|line| line == "populated 1"));
-        let pids = if populated == Some(false) { Vec::new() } else { processes(&group)? };
-        let lives = populated.unwrap_or(!pids.is_empty());
+        let mut pids = if populated == Some(false) { Vec::new() } else { processes(&group)? };
+        // A group whose processes are all in subgroups or have only threads in it has no age.
+        let is_starting = !pids.is_empty() && !pids.iter().any(|pid| (search.age)(*pid) >= Some(STARTING));
+        let lives = populated.unwrap_or(!pids.is_empty()) && !is_starting;
+        pids.truncate(MAX_PIDS);
         if lives && found.told.len() >= MAX_FOUND {
             found.left_out += 1;
         } else if lives {
@@ -76,14 +91,14 @@ fn of_pod(
     Ok(())
 }
 
-/// Some of the processes of a group.
+/// The processes of a group.
 fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
     let text = match groups::file(group, "cgroup.procs") {
         // The group holds threads instead of processes.
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => None,
         read => read?,
     };
-    Ok(text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).take(MAX_PIDS).collect())
+    Ok(text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect())
 }
 
 /// `burstable`, `kubepods-besteffort.slice` and similar names.
@@ -126,8 +141,13 @@ mod tests {
         }
 
         fn found(&self, listed: &[&str]) -> Found {
+            self.found_at(listed, &|_| Some(STARTING))
+        }
+
+        fn found_at(&self, listed: &[&str], age: &dyn Fn(i32) -> Option<Duration>) -> Found {
             let root = OwnedFd::from(fs::File::open(self.0.path()).unwrap());
-            find(&root, &listed.iter().map(|id| (*id).to_owned()).collect()).unwrap().unwrap_or_default()
+            let listed = &listed.iter().map(|id| (*id).to_owned()).collect();
+            find(&root, &Search { listed, age }).unwrap().unwrap_or_default()
         }
     }
 
@@ -172,6 +192,17 @@ mod tests {
         told.sort_unstable();
         assert_eq!(told, [(lost.clone(), UID.to_owned(), 1), (divided.clone(), UID.to_owned(), 0)]);
         assert_eq!(tree.find(&[&lost, &divided]), []);
+    }
+
+    #[test]
+    fn a_container_that_starts_is_not_untracked() {
+        let tree = Tree::new();
+        tree.group(&format!("kubepods/pod{UID}/{}", id('a')), "21\n22\n", Some("populated 1\nfrozen 0\n"));
+        let found = |age: &dyn Fn(i32) -> Option<Duration>| tree.found_at(&[], age).told.len();
+        let young = Duration::from_secs(STARTING.as_secs() - 1);
+        assert_eq!(found(&|_| Some(young)), 0);
+        assert_eq!(found(&|_| None), 0, "all have ended since");
+        assert_eq!(found(&|pid| Some(if pid == 22 { STARTING } else { young })), 1, "one of them is old");
     }
 
     #[test]

@@ -7,16 +7,18 @@ use super::Proven;
 use crate::proc::role::init::{KnownBy, first_process};
 use crate::proc::{self, RawProcess};
 use nrh_core::observation::InitSeen;
+use nrh_core::text::bounded;
 
 /// The creation of a container takes less than this.
 const YOUNG: Duration = Duration::from_secs(10);
 /// Maximum number of them in one reading.
 const MAX_INITS: usize = 1024;
 
-/// The first processes below a shim of the kubelet's, and the reason why some are missing where there are too many. Those that
+/// The first processes below a shim of this containerd namespace or below a monitor of CRI-O, and the reason why some are missing where there are too many. Those that
 /// an OCI runtime creates come first; after that, no pod takes the room of another.
 pub(super) fn find(
     proven: &BTreeMap<(i32, u64), Proven>,
+    namespace: &str,
     table: &[RawProcess],
     uptime: Duration,
 ) -> (Vec<InitSeen>, Option<String>) {
@@ -25,12 +27,12 @@ pub(super) fn find(
         .iter()
         .filter(|process| !process.is_dead() && proc::age(process.start_ticks, uptime) >= YOUNG)
         .filter_map(|process| {
-            let (known_by, sandbox_id) = first_process(table, process, proof)?;
+            let (known_by, above) = first_process(table, process, &[namespace], proof)?;
             let init = InitSeen {
                 pid: process.pid,
                 start_ticks: process.start_ticks,
                 age: proc::age(process.start_ticks, uptime),
-                sandbox_id,
+                serves: bounded(above.serves(&[namespace])?, 128),
             };
             Some((known_by, init))
         })
@@ -41,7 +43,7 @@ pub(super) fn find(
         let mut of_shim: BTreeMap<String, usize> = BTreeMap::new();
         let mut ranked: Vec<(usize, (KnownBy, InitSeen))> = Vec::with_capacity(found.len());
         for one in found {
-            let rank = of_shim.entry(one.1.sandbox_id.clone()).or_default();
+            let rank = of_shim.entry(one.1.serves.clone()).or_default();
             *rank += usize::from(one.0 == KnownBy::Name);
             ranked.push((*rank, one));
         }

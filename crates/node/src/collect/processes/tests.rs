@@ -169,15 +169,14 @@ fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
 fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
     let plugin = Entry { command: b"host-local", exe: "/opt/cni/bin/host-local", args: "host-local", ..SHIM };
     let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
-    let call =
-        "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_ARGS=IgnoreUnknown=1;K8S_POD_UID=u1;X=2\0CNI_NETNS=/run/netns/x\0";
+    let call = "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_ARGS=K8S_POD_NAMESPACE=d;K8S_POD_NAME=p;K8S_POD_UID=u1;X=2\0CNI_NETNS=/run/netns/x\0";
     let called = Proc::new().with(&runtime).with(&Entry { parent: 40, ..plugin });
     fs::write(called.0.path().join("50/environ"), call).unwrap();
     let mut scanner = called.scanner();
     let is_seen = |table: ProcessTable| {
         table.processes.iter().any(|seen| {
-            matches!(&seen.role, ProcessRole::NetworkPlugin { sandbox_id: Some(id), pod_uid: Some(uid), .. }
-                if id == "s1" && uid == "u1")
+            matches!(&seen.role, ProcessRole::NetworkPlugin { sandbox_id: Some(id), pod_uid: Some(uid), pod_name: Some(name), .. }
+                if id == "s1" && uid == "u1" && name == "d/p")
         })
     };
     assert!(is_seen(scanner.check(false).unwrap()));
@@ -294,19 +293,21 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     );
     let waiter =
         |id: &str| format!("CNI_COMMAND=ADD CNI_CONTAINERID={id} {}/ptp {} true &", plugins.display(), lock.display());
-    writeln!(input, "{holder}").unwrap();
+    // Whoever runs the tests may hold a lock of his own, which all processes inherit.
+    writeln!(input, "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-\n{holder}").unwrap();
     let prover = || Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]);
     let mut scanner = Processes::with(prover());
     let plugins_seen = |scanner: &mut Processes| -> Vec<ProcessSeen> {
         let processes = scanner.check(false).unwrap().processes;
         processes.into_iter().filter(|seen| matches!(seen.role, ProcessRole::NetworkPlugin { .. })).collect()
     };
+    let path = lock.display().to_string();
     // The others come once the first has its lock.
     wait_until("the holder", || {
         plugins_seen(&mut scanner).iter().any(|seen| {
             Handle::open(Path::new(proc::PROC), seen.pid)
                 .and_then(|handle| handle.locked_files())
-                .is_ok_and(|files| !files.is_empty())
+                .is_ok_and(|files| files.iter().any(|file| file.path == path))
         })
     });
     writeln!(input, "{}\n{}\nwait", waiter("s2"), waiter("s3")).unwrap();
@@ -315,7 +316,6 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
         last = plugins_seen(&mut scanner);
         last.len() == 3 && last.iter().all(|seen| seen.age >= YOUNG)
     });
-    let path = lock.display().to_string();
     for seen in &last {
         let ProcessRole::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters, .. } = &seen.role else { continue };
         if plugin == "host-local" {
@@ -439,9 +439,16 @@ fn the_first_process_of_a_container_is_known_by_its_shim() {
         .with(&init(62, 50, b"runc:[1:CHILD]"))
         .with(&init(63, 50, b"sleep"))
         .with(&init(64, 1, b"runc:[2:INIT]"));
-    let found: Vec<(i32, String)> =
-        root.scanner().check(false).unwrap().inits.into_iter().map(|init| (init.pid, init.sandbox_id)).collect();
-    assert_eq!(found, [(61, "abc".to_owned()), (62, "abc".to_owned())]);
+    let found = |root: &Proc, with_docker| -> Vec<(i32, String)> {
+        let inits = root.scanner().check(with_docker).unwrap().inits;
+        inits.into_iter().map(|init| (init.pid, init.serves)).collect()
+    };
+    assert_eq!(found(&root, false), [(61, "abc".to_owned()), (62, "abc".to_owned())]);
+    // Where Docker is the runtime its shims are the kubelet's, and no others.
+    assert_eq!(found(&root, true), []);
+    let root = root.with(&Entry { args: &SHIM.args.replace("k8s.io", "moby"), ..SHIM });
+    assert_eq!(found(&root, false), []);
+    assert_eq!(found(&root, true), [(61, "abc".to_owned()), (62, "abc".to_owned())]);
     // Younger than ten seconds.
     fs::write(root.0.path().join("uptime"), "909.00 1.0\n").unwrap();
     assert_eq!(root.scanner().check(false).unwrap().inits, []);

@@ -2,16 +2,25 @@
 
 use super::Proof;
 use nrh_core::fault::PodRef;
-use nrh_core::text::is_full_id;
+use nrh_core::text::{is_full_id, is_subdomain};
 
 /// Verbs of OCI runtimes.
 const VERBS: [&str; 13] =
     ["create", "start", "run", "delete", "kill", "exec", "update", "pause", "resume", "state", "init", "ps", "events"];
 
-/// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_UID=…`).
+/// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_NAME=…;K8S_POD_UID=…`).
 pub(crate) fn pod_uid(args: &str) -> Option<String> {
-    let uid = args.split(';').find_map(|pair| pair.strip_prefix("K8S_POD_UID="))?;
-    Some(uid.to_owned()).filter(|uid| !uid.is_empty())
+    cni_arg(args, "K8S_POD_UID").filter(|uid| !uid.is_empty()).map(str::to_owned)
+}
+
+/// The pod's namespace and name in `CNI_ARGS`, as `namespace/name`, if both are names that Kubernetes gives.
+pub(crate) fn pod_name(args: &str) -> Option<String> {
+    let (namespace, name) = (cni_arg(args, "K8S_POD_NAMESPACE")?, cni_arg(args, "K8S_POD_NAME")?);
+    [namespace, name].into_iter().all(is_subdomain).then(|| format!("{namespace}/{name}"))
+}
+
+fn cni_arg<'a>(args: &'a str, name: &str) -> Option<&'a str> {
+    args.split(';').filter_map(|pair| pair.split_once('=')).find_map(|(key, value)| (key == name).then_some(value))
 }
 
 pub(crate) fn shim(args: &[String]) -> Option<Proof> {

@@ -62,3 +62,15 @@ fn clients_have_a_verb_and_a_container() {
     assert_eq!(client(&args("runc delete --force")), Some(nothing));
     assert_eq!(client(&args("runc --version")), None);
 }
+
+#[test]
+fn the_pod_of_a_call_is_named_only_by_names_of_kubernetes() {
+    let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=kube-system;K8S_POD_NAME=dns-1.a;K8S_POD_UID=u1";
+    assert_eq!((pod_name(args).as_deref(), pod_uid(args).as_deref()), (Some("kube-system/dns-1.a"), Some("u1")));
+    let long = "x".repeat(254);
+    for (from, to) in
+        [("dns-1.a", ""), ("dns-1.a", "../x"), ("dns-1.a", "a\u{1b}[31m"), ("dns-1.a", &long), ("NAMESPACE", "N")]
+    {
+        assert_eq!(pod_name(&args.replace(from, to)), None, "{to:?}");
+    }
+}

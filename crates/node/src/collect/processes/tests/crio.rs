@@ -51,3 +51,32 @@ fn a_conmon_of_podman_serves_nothing_of_the_kubelets() {
     assert_eq!(table.processes[0].role, ProcessRole::Monitor { id: ID.to_owned(), pod: None, living_children: 0 });
     assert_eq!(table.processes[0].role.serves(), None);
 }
+
+/// Nothing else shows a container of CRI-O that is being created: no list contains it.
+#[test]
+fn the_first_process_of_a_container_is_known_by_its_conmon() {
+    let init = |pid, parent| Entry {
+        pid,
+        parent,
+        state: 'S',
+        command: b"runc:[2:INIT]",
+        exe: "/runc",
+        args: "runc init",
+        pids: "9 1",
+    };
+    let client = Entry {
+        pid: 740,
+        parent: 732,
+        state: 'S',
+        command: b"runc",
+        exe: "/usr/sbin/runc",
+        args: &format!("runc --root /run/runc create --bundle /b {ID}"),
+        pids: "740",
+    };
+    for (name, expected) in [("k8s_main_a-vm_default_2a0f_0", &[741, 742][..]), ("agitated_bell", &[])] {
+        let root = conmon('S', name).with(&client).with(&init(741, 740)).with(&init(742, 732));
+        let inits = root.scanner().check(false).unwrap().inits;
+        assert!(inits.iter().all(|init| init.serves == ID));
+        assert_eq!(inits.iter().map(|init| init.pid).collect::<Vec<_>>(), expected, "{name}");
+    }
+}

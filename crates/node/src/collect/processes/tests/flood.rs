@@ -125,7 +125,7 @@ fn what_a_container_calls_its_processes_takes_no_room_from_what_a_client_makes()
     let table = root.scanner().check(false).unwrap();
     assert_eq!(table.inits.len(), 1024);
     assert_eq!(table.inits[0].pid, 2000);
-    assert!(table.inits.iter().any(|init| (init.pid, init.sandbox_id.as_str()) == (1999, "other")));
+    assert!(table.inits.iter().any(|init| (init.pid, init.serves.as_str()) == (1999, "other")));
     assert!(table.inits.iter().all(|init| !(1300..1400).contains(&init.pid)));
     let told = table.left_out.inits.unwrap();
     assert!(told.starts_with("78 processes that may be the first of a container"), "{told}");
