@@ -26,6 +26,7 @@ mod scrapes;
 mod simulated_node;
 mod stuck_pods;
 mod taints;
+mod terms;
 mod unreadable;
 
 use std::collections::BTreeSet;

@@ -65,3 +65,41 @@ async fn the_ledger_is_not_written_again_before_the_api_server_wants_it() {
     let waits = waits(&tries);
     assert!(waits.iter().take(2).all(|wait| (9..=11).contains(wait)), "{waits:?}");
 }
+
+/// As where a webhook refuses that write.
+#[tokio::test(start_paused = true)]
+async fn finished_remediations_that_keep_their_finalizers_are_tried_seldom_and_hold_up_no_other() {
+    let frees = |call: &Call| {
+        call.verb == "patch"
+            && call.target.resource() == "noderemediations"
+            && !call.body["metadata"]["finalizers"].is_null()
+    };
+    let world = World::healthy();
+    world.api.hook(move |call| frees(call).then_some(Fault::Code(403)));
+    let first = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    first.crash().await;
+    let last = world.api.list("noderemediations").remove(0);
+    for number in 0..20 {
+        let mut other = last.clone();
+        other["metadata"] = json!({"name": format!("a-{number:02}"), "labels": last["metadata"]["labels"],
+            "finalizers": last["metadata"]["finalizers"]});
+        world.api.put(other);
+    }
+    let tries = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&tries);
+    world.api.hook(move |call| {
+        let name = call.target.name.clone().unwrap_or_default();
+        let is_refused = frees(call) && name.starts_with("a-");
+        *seen.lock().unwrap() += usize::from(is_refused && name == "a-00");
+        is_refused.then_some(Fault::Code(403))
+    });
+    let _second = world.controller("b");
+    let name = last["metadata"]["name"].as_str().unwrap();
+    let finalizers = || world.api.get("noderemediations", name).unwrap()["metadata"]["finalizers"].clone();
+    world.until("the one that may be freed is", || finalizers().as_array().is_none_or(Vec::is_empty)).await;
+    sleep(Duration::from_mins(10)).await;
+    let tries = *tries.lock().unwrap();
+    assert!((30..=60).contains(&tries), "{tries} tries in ten minutes");
+}

@@ -96,7 +96,9 @@ pub struct Applied {
 }
 
 impl Applied {
-    fn and(self, other: Self) -> Self {
+    /// Both results together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
         let sooner = self.retry_in.into_iter().chain(other.retry_in).min();
         Self { done: self.done + other.done, retry_in: sooner }
     }
@@ -118,8 +120,13 @@ struct Failure {
 pub struct Failures(BTreeMap<String, Failure>);
 
 impl Failures {
+    /// Until when a chain waits or waited after its last failure.
+    fn until(&self, chain: &str) -> Option<Instant> {
+        Some(self.0.get(chain)?.until)
+    }
+
     fn waits(&self, chain: &str, now: Instant) -> Option<Duration> {
-        let until = self.0.get(chain)?.until;
+        let until = self.until(chain)?;
         (until > now).then(|| until.saturating_duration_since(now))
     }
 
@@ -141,6 +148,16 @@ impl Failures {
         let failure = Failure { count: count.saturating_add(1), until: now + wait, is_asked: asked.is_some() };
         self.0.insert(chain.to_owned(), failure);
         wait
+    }
+
+    /// Records how a chain ended, after so many effects.
+    fn ended(&mut self, chain: &str, done: usize, error: Option<&ApplyError>) -> Applied {
+        let Some(error) = error else {
+            self.0.remove(chain);
+            return Applied { done, retry_in: None };
+        };
+        tracing::warn!(chain, error = error.line(), "effect not carried out");
+        Applied { done, retry_in: Some(self.note(chain, Instant::now(), error.retry_after())) }
     }
 
     fn forget_old(&mut self, now: Instant) {
@@ -224,20 +241,10 @@ impl Applier {
         });
         let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(CHAINS).collect().await;
         for (key, done, error) in results {
-            let retry_in = match error {
-                None => {
-                    failures.0.remove(&key);
-                    None
-                }
-                Some(error) => {
-                    if matches!(error, ApplyError::Overtaken { .. }) {
-                        ledger.mark_uncertain();
-                    }
-                    tracing::warn!(chain = key, error = error.line(), "effect not carried out");
-                    Some(failures.note(&key, Instant::now(), error.retry_after()))
-                }
-            };
-            applied = applied.and(Applied { done, retry_in });
+            if matches!(error, Some(ApplyError::Overtaken { .. })) {
+                ledger.mark_uncertain();
+            }
+            applied = applied.and(failures.ended(&key, done, error.as_ref()));
         }
         applied
     }

@@ -17,7 +17,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use nrh_api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
@@ -187,12 +187,12 @@ impl State {
         now.saturating_duration_since(self.started)
     }
 
-    /// Whether every kind has been listed once.
+    /// Whether every kind has been listed since this process started or, while it leads, since its term began.
     pub fn is_synced(&self) -> bool {
         self.versions.unsynced().next().is_none()
     }
 
-    /// Kinds that have not been listed yet.
+    /// Kinds whose list is not complete yet.
     pub fn unsynced(&self) -> Vec<&'static str> {
         self.versions.unsynced().collect()
     }
@@ -233,19 +233,32 @@ pub struct Cache {
     decider: Notify,
     decider_soon: Notify,
     reader: Notify,
+    terms: watch::Sender<()>,
 }
 
 impl Cache {
     /// An empty cache.
     pub fn new() -> Self {
-        let state = Mutex::new(State::new(Instant::now()));
-        Self { state, decider: Notify::new(), decider_soon: Notify::new(), reader: Notify::new() }
+        let (state, terms) = (Mutex::new(State::new(Instant::now())), watch::Sender::new(()));
+        Self { state, decider: Notify::new(), decider_soon: Notify::new(), reader: Notify::new(), terms }
     }
 
     /// The state. No caller holds the lock over an await.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends the process. Until then the state is still the best available.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A term of this process begins. A watch may have been silent for minutes, so the cache may lack what the predecessor did. The
+    /// watches list each kind again, and until then the cache is not synced.
+    pub fn begin_term(&self) {
+        self.lock().versions.expect_lists();
+        self.terms.send_replace(());
+    }
+
+    /// Changes whenever a term of this process begins.
+    pub fn terms(&self) -> watch::Receiver<()> {
+        self.terms.subscribe()
     }
 
     /// Wakes the decider.

@@ -71,6 +71,7 @@ impl Planner {
         };
         self.applier.metrics.leads(true);
         if !self.applier.cache.lock().is_synced() {
+            // Each complete list wakes the decider.
             return MAX_INTERVAL;
         }
         // A new term does not know what the term before has stored.
@@ -87,8 +88,8 @@ impl Planner {
         let (effects, next) = self.decide(term.epoch, known);
         let planned = effects.len();
         let applied = self.applier.apply(effects, &mut self.ledger, &mut self.failures).await;
-        let freed = self.applier.free_finished().await;
-        if applied.done > 0 || freed > 0 {
+        let applied = applied.and(self.applier.free_finished(&mut self.failures).await);
+        if applied.done > 0 {
             // The results are in the cache already, so a next step may be possible.
             return Duration::ZERO;
         }

@@ -15,7 +15,7 @@ use super::metrics::Metrics;
 /// The data that is served.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Ready = every kind was listed once. A replica that does not lead is ready too, because it could lead.
+    /// Ready = every kind was listed, by the leader in its term. A replica that does not lead is ready too, because it could lead.
     pub cache: Arc<Cache>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
@@ -40,7 +40,8 @@ async fn ready(State(served): State<Served>) -> Response {
     if missing.is_empty() {
         (StatusCode::OK, "ok").into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("not listed yet: {}", missing.join(", "))).into_response()
+        let text = format!("nothing is decided before the lists of these kinds are complete: {}", missing.join(", "));
+        (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
     }
 }
 

@@ -4,6 +4,7 @@
 //! moments. Here a process takes a lease only after *it* has watched the lease stay unchanged for its whole duration, by its own
 //! monotonic clock. Every write carries the version that was read. A leader that could not renew in time ends its process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::cache::Cache;
 use super::calls::{CallError, Calls, bounded, bounded_opt, post_params};
 use super::clock::Clock;
 use nrh_api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
@@ -122,6 +124,7 @@ pub enum Lost {
 #[derive(Debug)]
 pub struct Election {
     calls: Calls,
+    cache: Arc<Cache>,
     clock: Clock,
     me: String,
     observed: Observed,
@@ -130,9 +133,9 @@ pub struct Election {
 
 impl Election {
     /// `me` must be unique per process: a restarted container must not renew its predecessor's lease.
-    pub fn new(calls: Calls, clock: Clock, me: String) -> (Self, Leadership) {
+    pub fn new(calls: Calls, cache: Arc<Cache>, clock: Clock, me: String) -> (Self, Leadership) {
         let (term, seen) = watch::channel(None);
-        (Self { calls, clock, me, observed: Observed::default(), term }, Leadership(seen))
+        (Self { calls, cache, clock, me, observed: Observed::default(), term }, Leadership(seen))
     }
 
     /// Runs until `end`, then releases the lease; or until leadership is lost.
@@ -142,8 +145,10 @@ impl Election {
             let leading = *self.term.borrow();
             match self.round().await {
                 Ok(Some(epoch)) => {
-                    if leading.is_none() {
+                    if leading.is_none_or(|term| term.epoch != epoch) {
                         tracing::info!(epoch, me = self.me, "leading");
+                        // Before anybody sees the term: nobody may act on what the cache held before it.
+                        self.cache.begin_term();
                     }
                     // The term counts from the start of the call, because the server may have counted from then.
                     self.term.send_replace(Some(Term { epoch, until: began + RENEW_DEADLINE }));

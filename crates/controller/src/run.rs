@@ -152,7 +152,7 @@ impl Controller {
         let (events, sender) = events::channel();
         let (status_view, seen) = watch::channel(Arc::new(StatusViews::default()));
         let elected = CancellationToken::new();
-        let (election, leadership) = Election::new(calls.clone(), clock.clone(), identity.clone());
+        let (election, leadership) = Election::new(calls.clone(), cache.clone(), clock.clone(), identity.clone());
         let applier = Applier {
             calls: calls.clone(),
             cache: cache.clone(),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -11,7 +12,7 @@ use kube::api::{ObjectMeta, Patch};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Applier, ApplyError};
+use super::{Applied, Applier, ApplyError, CHAINS, FIRST_WAIT, Failures};
 use crate::cache::RemediationRow;
 use crate::cache::fold::Ingest;
 use crate::calls::{CallError, bounded, delete_params, our_label, patch_params, post_params};
@@ -204,38 +205,61 @@ impl Applier {
         Ok(())
     }
 
-    /// Removes the controller's finalizer from remediations that hold nothing any more. A crash may have left it.
-    pub async fn free_finished(&self) -> usize {
-        let finished: Vec<(String, String, bool)> = {
-            let state = self.cache.lock();
-            let rows = state.remediations.iter().filter(|(_, row)| row.finalizer);
-            rows.filter_map(|(name, _)| state.snapshot.remediations.get(name))
-                .filter(|remediation| {
-                    !remediation.is_live() && !is_awaited(&state.snapshot, remediation, self.clock.now())
-                })
-                .filter_map(|remediation| {
-                    let shared = state.remediations.get(&remediation.name).is_none_or(|row| row.others_finalizers);
-                    Some((remediation.name.clone(), remediation.identity.clone()?.1, shared))
-                })
-                .take(16)
-                .collect()
-        };
-        let mut freed = 0;
-        for (name, version, shared) in finished {
-            match self.free(&name, version, shared).await {
-                Ok(()) => freed += 1,
-                Err(error) if error.is_not_found() => {}
-                Err(error) => {
-                    tracing::warn!(error = error.line(), "a finished remediation keeps its finalizer for now");
-                    self.refresh_remediation(&name).await;
-                }
+    /// Removes the controller's finalizer from remediations that hold nothing any more. A crash may have left it. Those that have
+    /// not failed come first, then those that have waited for longest.
+    pub async fn free_finished(&self, failures: &mut Failures) -> Applied {
+        let (now, mut applied, mut due) = (Instant::now(), Applied::default(), Vec::new());
+        for (name, version, shared) in self.finished() {
+            match failures.waits(&name, now) {
+                Some(wait) => applied = applied.and(Applied { done: 0, retry_in: Some(wait) }),
+                None => due.push((name, version, shared)),
             }
         }
-        freed
+        due.sort_by_key(|(name, ..)| failures.until(name));
+        if due.len() > CHAINS {
+            applied.retry_in = Some(FIRST_WAIT);
+        }
+        let runs = due.into_iter().take(CHAINS).map(|(name, version, shared)| async move {
+            let result = self.free(&name, version, shared).await;
+            (name, result)
+        });
+        let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(CHAINS).collect().await;
+        for (name, result) in results {
+            applied = applied.and(failures.ended(&name, usize::from(result.is_ok()), result.as_ref().err()));
+        }
+        applied
+    }
+
+    /// Remediations that hold nothing any more and have the controller's finalizer: name, version, and whether others have
+    /// finalizers there, too.
+    fn finished(&self) -> Vec<(String, String, bool)> {
+        let (state, now) = (self.cache.lock(), self.clock.now());
+        let rows = state.remediations.iter().filter(|(_, row)| row.finalizer);
+        rows.filter_map(|(name, row)| Some((row, state.snapshot.remediations.get(name)?)))
+            .filter(|(_, remediation)| !remediation.is_live() && !is_awaited(&state.snapshot, remediation, now))
+            .filter_map(|(row, remediation)| {
+                Some((remediation.name.clone(), remediation.identity.clone()?.1, row.others_finalizers))
+            })
+            .collect()
+    }
+
+    /// Removes the controller's finalizer, if the remediation still exists.
+    async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), ApplyError> {
+        match self.remove_finalizer(name, version, shared).await {
+            Err(error) if error.is_not_found() => drop(NodeRemediation::forget(name, &mut self.cache.lock())),
+            Err(error) => {
+                if error.is_conflict() {
+                    self.refresh_remediation(name).await;
+                }
+                return Err(error.into());
+            }
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     /// Removes the controller's finalizer. The version ensures that the list that is written is the one that was read.
-    async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), CallError> {
+    async fn remove_finalizer(&self, name: &str, version: String, shared: bool) -> Result<(), CallError> {
         let api = self.calls.act::<NodeRemediation>();
         let (version, rest) = if shared {
             // The cache does not keep the finalizers of others, and they must stay.

@@ -32,6 +32,7 @@ pub struct Versions {
     deletions: VecDeque<(String, u64)>,
     /// The first object that was older than possible: which one, and how.
     went_back: Option<String>,
+    /// Whether a list was complete since the last [`Self::expect_list`].
     synced: bool,
 }
 
@@ -93,6 +94,11 @@ impl Versions {
         }
     }
 
+    /// What was listed so far does not suffice any more, and neither does a list that has already begun.
+    pub fn expect_list(&mut self) {
+        (self.synced, self.listing) = (false, None);
+    }
+
     /// A re-list begins.
     pub fn begin(&mut self) {
         self.listing = Some(BTreeMap::new());
@@ -108,8 +114,8 @@ impl Versions {
     /// much earlier read showed it during the list. That object would stay in the cache for ever, so it is right that the next
     /// process reads everything again.
     pub fn finish(&mut self) -> Vec<String> {
-        self.synced = true;
         let Some(seen) = self.listing.take() else { return Vec::new() };
+        self.synced = true;
         let gone: Vec<String> = self.known.keys().filter(|key| !seen.contains_key(*key)).cloned().collect();
         for key in &gone {
             let version = self.known.remove(key).unwrap_or_default();
@@ -155,7 +161,12 @@ impl AllVersions {
         self.0.entry(kind).or_default()
     }
 
-    /// Kinds that have not been listed yet.
+    /// [Expects a list](Versions::expect_list) of each kind.
+    pub(super) fn expect_lists(&mut self) {
+        self.0.values_mut().for_each(Versions::expect_list);
+    }
+
+    /// Kinds whose list is not complete yet.
     pub(super) fn unsynced(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().filter(|(_, versions)| !versions.synced).map(|(kind, _)| *kind)
     }
@@ -264,6 +275,19 @@ mod tests {
         assert_eq!(versions.latest("a"), 40, "one that is made anew is newer");
         versions.note_answer("a", versions.latest("a"), 39);
         assert!(versions.went_back.is_some());
+    }
+
+    #[test]
+    fn a_list_that_began_before_it_was_expected_does_not_count() {
+        let mut all = AllVersions::new(["Node"]);
+        all.of("Node").begin();
+        all.of("Node").is_news("a", 1);
+        all.expect_lists();
+        assert!(all.of("Node").finish().is_empty());
+        assert_eq!(all.unsynced().collect::<Vec<_>>(), ["Node"]);
+        all.of("Node").begin();
+        assert_eq!(all.of("Node").finish(), ["a"]);
+        assert_eq!(all.unsynced().next(), None);
     }
 
     #[test]

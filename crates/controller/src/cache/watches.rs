@@ -1,17 +1,19 @@
-//! The watches: they store each kind's objects in the state, for as long as the process runs.
+//! The watches: they store each kind's objects in the state, for as long as the process runs. They begin anew with each term.
 
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::TryStreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Cache;
 use super::fold::{Changed, Ingest};
@@ -25,6 +27,9 @@ use nrh_api::{
 /// process does not return to the system afterwards. With 500 of a thousand nodes that is more than everything that is kept of
 /// them.
 const PAGE: u32 = 100;
+/// Maximum time until the next objects of a list. A connection that has died silently would otherwise hold up a list for minutes,
+/// and all decisions with it.
+const LIST_ANSWER: Duration = Duration::from_secs(30);
 
 /// Watches everything. Returns only when a watch ends, which normally never happens: the caller treats that as the end of the
 /// process.
@@ -48,17 +53,42 @@ async fn watch<K>(api: Api<K>, config: watcher::Config, cache: &Cache)
 where
     K: Ingest + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let mut events = pin!(watcher(api, config).default_backoff());
+    let anew = || watcher(api.clone(), config.clone());
+    let (mut terms, mut events, mut backoff) = (cache.terms(), pin!(anew()), DefaultBackoff::default());
+    let mut is_listing = false;
     loop {
-        match events.try_next().await {
-            Ok(Some(event)) => match fold(event, cache) {
-                Changed::Matters => cache.wake(),
-                Changed::MattersSoon => cache.wake_soon(),
-                Changed::Nothing => {}
-            },
+        let event = tokio::select! {
+            biased;
+            Ok(()) = terms.changed() => {
+                events.set(anew());
+                continue;
+            }
+            event = events.try_next() => event.map_err(|error| error.to_string()),
+            () = sleep(LIST_ANSWER), if is_listing => {
+                events.set(anew());
+                Err(format!("a list got no answer within {} s", LIST_ANSWER.as_secs()))
+            }
+        };
+        is_listing = matches!(event, Ok(Some(watcher::Event::Init | watcher::Event::InitApply(_))));
+        match event {
+            Ok(Some(event)) => {
+                // `Init` comes before each list, also before one that fails.
+                if !matches!(event, watcher::Event::Init) {
+                    backoff.reset();
+                }
+                match fold(event, cache) {
+                    Changed::Matters => cache.wake(),
+                    Changed::MattersSoon => cache.wake_soon(),
+                    Changed::Nothing => {}
+                }
+            }
             Ok(None) => return,
-            // The stream retries by itself, after a pause. The cached objects stay, and their age shows.
-            Err(error) => tracing::warn!(error = %error, kind = std::any::type_name::<K>(), "watch interrupted"),
+            Err(error) => {
+                tracing::warn!(error, kind = K::KIND, "watch interrupted");
+                // The cached objects stay, and their age shows. A new term does not wait.
+                let pause = backoff.next().unwrap_or(LIST_ANSWER);
+                let _ = timeout(pause, terms.clone().changed()).await;
+            }
         }
     }
 }

@@ -1,0 +1,104 @@
+//! What a new leader knows of what its predecessor has done.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use http::Request;
+use nrh::controller::http::health;
+use serde_json::json;
+use tokio::time::sleep;
+use tower::ServiceExt;
+
+use crate::fake_api::world::{Replica, World};
+use crate::fake_api::{Call, Fault};
+
+/// What the API server does with calls of the replica that stands by.
+type Hook = fn(&Call) -> Option<Fault>;
+
+/// A leader cordons w1, creates a Job there and dies. The other replica was started before, and leads now. First hook: while that
+/// one starts; second hook: when it takes over.
+async fn taken_over(at_start: Hook, at_takeover: Hook) -> (World, Replica) {
+    let mut steps = json!([{"action": "Cordon"}, World::release()[0].clone()]);
+    steps[1]["timeout"] = json!("10m");
+    let world = World::probing(3, &steps);
+    world.set_kubelet(false);
+    world.kubelets();
+    let first = world.controller("a");
+    world
+        .until("all are well", || (1..=3).all(|n| world.status(&format!("w{n}"))["summary"]["health"] == "Healthy"))
+        .await;
+    world.api.hook(at_start);
+    let second = world.controller("b");
+    world.until("the other has listed all", || second.served.cache.lock().is_synced()).await;
+    sleep(Duration::from_secs(1)).await;
+    world.set_sick("w1", true);
+    world.until("a Job, behind the cordon", || !world.api.list("jobs").is_empty()).await;
+    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true);
+    // For so long a cache may be behind. After that, what it does not show counts as gone.
+    sleep(Duration::from_secs(70)).await;
+    world.api.hook(at_takeover);
+    first.crash().await;
+    world.api.forget_calls();
+    let holder = || world.api.get("leases", "nrh-controller").unwrap()["spec"]["holderIdentity"].clone();
+    world.until("the other leads", || holder().as_str().is_some_and(|holder| holder.starts_with("b_"))).await;
+    (world, second)
+}
+
+/// The remediation goes on where the leader before has left it.
+async fn resolved(world: &World) {
+    world.set_kubelet(true);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+}
+
+/// All its watches were silent, so it knows nothing of the remediation, or that of Nodes alone, so it would take the cordon for one
+/// that a person has removed.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_whose_watches_were_silent_reads_all_again_before_it_decides() {
+    let silent: [Hook; 2] = [
+        |call| (call.verb == "watch" && call.target.plural == "nodes").then_some(Fault::Stall),
+        |call| (call.verb == "watch").then_some(Fault::Stall),
+    ];
+    for silent in silent {
+        let (world, _replica) = taken_over(silent, |_| None).await;
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!((world.phases(), world.api.acts()), (vec!["Running".to_owned()], vec![]));
+        resolved(&world).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_that_cannot_list_a_kind_holds_says_so_and_tries_again() {
+    let of_nodes = |call: &Call| call.verb == "list" && call.target.plural == "nodes";
+    let cases: [(Hook, _); 2] = [
+        (|call| (call.verb == "list" && call.target.plural == "nodes").then_some(Fault::Stall), 2..=4),
+        (|call| (call.verb == "list" && call.target.plural == "nodes").then_some(Fault::Code(403)), 4..=12),
+    ];
+    for (hook, tries) in cases {
+        let (world, replica) = taken_over(|_| None, hook).await;
+        sleep(Duration::from_mins(1)).await;
+        let others = ["leases", "events", "selfsubjectaccessreviews"];
+        let mut calls = world.api.calls();
+        let listed = calls.iter().filter(|call| of_nodes(call)).count();
+        assert!(tries.contains(&listed), "{listed} lists of Nodes in a minute");
+        calls.retain(|call| call.is_write() && !others.contains(&call.target.plural.as_str()));
+        // The probes of this world report by other ways than calls.
+        assert_eq!(calls.iter().map(Call::line).collect::<Vec<_>>(), Vec::<String>::new());
+        assert_eq!(
+            ready(&replica).await,
+            (503, "nothing is decided before the lists of these kinds are complete: Node".into())
+        );
+        world.api.unhook();
+        resolved(&world).await;
+        assert_eq!(ready(&replica).await.0, 200);
+    }
+}
+
+/// What `/readyz` answers.
+async fn ready(replica: &Replica) -> (u16, String) {
+    let request = Request::get("/readyz").body(Body::empty()).unwrap();
+    let answer = health(replica.served.clone()).oneshot(request).await.unwrap();
+    let code = answer.status().as_u16();
+    (code, String::from_utf8(to_bytes(answer.into_body(), 1 << 10).await.unwrap().to_vec()).unwrap())
+}
