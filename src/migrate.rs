@@ -1,5 +1,9 @@
 //! `nrh migrate`: rewrites keys and values of old policy files to the names of this version; comments and layout stay.
 
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
 use anyhow::Context;
 
 use crate::cli::MigrateArgs;
@@ -112,6 +116,20 @@ fn migrated(text: &str) -> (String, Vec<usize>) {
     (out, unread)
 }
 
+/// Replaces a file as a whole: an interruption leaves the old one. A symbolic link stays, and its target is replaced.
+fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let path = path.canonicalize()?;
+    let new = path.with_added_extension(format!("{}.new", std::process::id()));
+    let permissions = fs::metadata(&path)?.permissions();
+    let mut file = File::create_new(&new).with_context(|| format!("cannot create {}", new.display()))?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.set_permissions(permissions));
+    let replaced = written.and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, &path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    Ok(replaced?)
+}
+
 /// Prints or rewrites the files.
 ///
 /// # Errors
@@ -120,7 +138,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
     let mut left = 0;
     for path in &args.files {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
         let (new, unread) =
             if text.contains("RemediationPolicy") { migrated(&text) } else { (text.clone(), Vec::new()) };
         left += unread.len();
@@ -131,7 +149,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
         }
         if args.in_place {
             if new != text {
-                std::fs::write(path, new).with_context(|| format!("cannot write {shown}"))?;
+                replace(path, &new).with_context(|| format!("cannot write {shown}"))?;
             }
         } else {
             crate::terminal::print(&new)?;
@@ -161,4 +179,25 @@ fn old_policies_get_todays_names_and_keep_their_comments() {
     assert_eq!(migrated("steps: *same\nsignal: &one Kill\n").1, [2], "an alias needs no change, an old name does");
     assert!(Place::default().line("steps: *same").is_none() && Place::default().line("note: 'open").is_none());
     assert_eq!(migrated("message: |\n  signal: Kill\nsignal: Kill").0, "message: |\n  signal: Kill\nsignal: SIGKILL");
+}
+
+#[cfg(all(test, unix))]
+#[test]
+fn a_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("policy.yaml"), folder.path().join("link.yaml"));
+    fs::write(&file, "kind: RemediationPolicy\nsignal: Kill\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink(&file, &link).unwrap();
+    let mut open = File::open(&file).unwrap();
+    run(&MigrateArgs { files: vec![link.clone()], in_place: true }).unwrap();
+
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kind: RemediationPolicy\nsignal: SIGKILL\n");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    let old = std::io::read_to_string(&mut open).unwrap();
+    assert_eq!(old, "kind: RemediationPolicy\nsignal: Kill\n", "whoever reads it meanwhile reads one of the two");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }

@@ -96,13 +96,13 @@ fn no_role_holds_more_than_it_needs() {
 }
 
 #[test]
-fn a_node_may_read_reports_and_commands_and_write_a_status_and_nothing_else() {
+fn a_node_may_read_commands_and_write_a_status_and_nothing_else() {
     let objects = render("default");
     let role = one(&objects, "ClusterRole/nrh:probe");
     for rule in role["rules"].as_array().unwrap() {
         assert_eq!(texts(&rule["apiGroups"]), ["runtimehealth.io"], "{rule}");
         let verbs: &[&str] = match texts(&rule["resources"])[..] {
-            ["noderuntimehealths" | "nodecommands"] => &["get", "watch"],
+            ["nodecommands"] => &["get", "watch"],
             ["noderuntimehealths/status"] => &["patch"],
             _ => panic!("{rule}"),
         };

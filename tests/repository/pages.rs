@@ -268,6 +268,18 @@ fn the_readme_fits_one_screenful_of_scrolling_and_shows_what_the_programs_print(
     }
 }
 
+#[test]
+fn a_reader_that_closes_the_pipe_early_is_no_error_of_a_command() {
+    let state = tempfile::tempdir().unwrap();
+    fs::create_dir(state.path().join("evidence")).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_nrh"));
+    program.args(["evidence", "--local", "--output", "json", "--state-dir"]).arg(state.path()).stdout(writer);
+    let output = program.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Words of prose: without code, links, names of tests, and what commands write into documents.
 fn words(page: &Page) -> usize {
     let mut is_made = false;

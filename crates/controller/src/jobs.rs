@@ -171,12 +171,12 @@ fn security() -> SecurityContext {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use nrh_core::examples::CONT;
     use nrh_core::fault::{FaultType, Target};
 
-    fn order(node: &str) -> ActionCommand {
+    pub(crate) fn order(node: &str) -> ActionCommand {
         ActionCommand {
             operation_id: "w1-0123-1".into(),
             epoch: 7,

@@ -18,6 +18,7 @@ use super::cache::fold::Ingest;
 use nrh_api::{NodeCommand, RemediationConfig};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Health, Plan};
+use nrh_core::snapshot::TriState;
 
 /// One label with a closed set of values.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -133,7 +134,10 @@ impl Metrics {
         }
         let mut faults: BTreeMap<FaultType, usize> = FaultType::ALL.iter().map(|kind| (*kind, 0)).collect();
         let mut nodes = BTreeMap::from(Health::ALL.map(|health| (health, 0)));
-        let reported = state.snapshot.reports.values().flat_map(|view| &view.faults).map(|f| &f.fault);
+        // Of a silent probe the silence counts (ProbeNotReporting), and not what it saw last.
+        let speaks = |node: &str| plan.nodes.get(node).is_some_and(|n| n.probe_reporting == TriState::True);
+        let reports = state.snapshot.reports.iter().filter(|(node, _)| speaks(node));
+        let reported = reports.flat_map(|(_, view)| &view.faults).map(|f| &f.fault);
         let found = plan.nodes.values().flat_map(|status_view| &status_view.cluster_faults);
         for fault in reported.chain(found).filter(|f| f.state == nrh_core::fault::FaultState::Confirmed) {
             *faults.entry(fault.kind).or_default() += 1;
@@ -172,6 +176,27 @@ impl Default for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nrh_core::plan::NodeStatusView;
+    use nrh_core::snapshot::{ReportView, ReportedFault};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn what_a_silent_probe_saw_last_is_no_fault_of_now() {
+        let fault = serde_json::json!({"id": "f", "type": "HungContainer", "severity": "High", "state": "Confirmed",
+            "message": "m", "firstSeen": "2025-01-01T00:00:00Z", "subject": {"kind": "Container"}});
+        let fault = ReportedFault { fault: serde_json::from_value(fault).unwrap(), checked: Duration::ZERO };
+        let view = ReportView { faults: vec![fault], ..ReportView::default() };
+        let cache = crate::cache::Cache::new();
+        cache.lock().snapshot.reports = ["w1", "w2"].map(|node| (node.to_owned(), view.clone())).into();
+        let says = |probe_reporting| Arc::new(NodeStatusView { probe_reporting, ..NodeStatusView::default() });
+        let nodes = [("w1", TriState::True), ("w2", TriState::False)].map(|(node, is)| (node.to_owned(), says(is)));
+        let plan = Plan { nodes: nodes.into(), ..Plan::default() };
+        let metrics = Metrics::new();
+        metrics.decided(&cache.lock(), &plan, 0.0);
+        let text = metrics.text().unwrap();
+        assert!(text.contains("nrh_faults{type=\"HungContainer\"} 1\n"), "{text}");
+    }
 
     #[test]
     fn the_text_names_every_metric_once_something_was_decided() {

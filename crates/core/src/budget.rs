@@ -25,6 +25,8 @@ pub struct Slots {
     /// The types of fault of the remediations that hold a slot, by the ledger and by the remediation. A remediation without an
     /// entry may be for any type.
     kinds: BTreeMap<String, Kinds>,
+    /// Those of the remediations with a slot that [rest](Remediation::rests).
+    resting: BTreeSet<String>,
     waiting: BTreeSet<String>,
     without_slot: Vec<String>,
     ceiling: u32,
@@ -57,6 +59,7 @@ impl Slots {
     ) -> Self {
         let mut slots = BTreeMap::new();
         let (mut waiting, mut without_slot, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
+        let mut resting = BTreeSet::new();
         for (name, slot) in
             stored.iter().flat_map(|ledger| &ledger.slots).filter(|(name, _)| !remediations.contains_key(*name))
         {
@@ -92,6 +95,9 @@ impl Slots {
                 let noted = slot.map_or_else(|| Some(remediation.kinds()), |slot| slot.kinds.clone());
                 let both = noted.iter().flatten().copied().chain(remediation.kinds()).collect();
                 kinds.insert(name.clone(), both);
+                if remediation.rests() {
+                    resting.insert(name.clone());
+                }
                 let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
                 slots.insert(name.clone(), Slot { node, policy, taken_at, kinds: noted });
             }
@@ -103,6 +109,7 @@ impl Slots {
             taken: slots,
             simulated: Vec::new(),
             kinds,
+            resting,
             waiting,
             without_slot,
             ceiling,
@@ -175,12 +182,41 @@ impl Slots {
     /// Remediations of this policy in flight that deal with a fault of one of these types, or may, on nodes other than `but`. A
     /// dry run counts what it simulates.
     pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, but: Option<&str>) -> u32 {
+        self.count(policy, mode, faults, but, |_| true)
+    }
+
+    /// The same without those that rest: a person who does not answer keeps no other node waiting.
+    pub fn at_work_for(&self, policy: &str, mode: Mode, faults: &Kinds, but: Option<&str>) -> u32 {
+        self.count(policy, mode, faults, but, |name| !self.resting.contains(name))
+    }
+
+    fn count(
+        &self,
+        policy: &str,
+        mode: Mode,
+        faults: &Kinds,
+        but: Option<&str>,
+        is_counted: impl Fn(&str) -> bool,
+    ) -> u32 {
         let is_other = |slot: &Slot| slot.policy == policy && Some(slot.node.as_str()) != but;
         let is_such = |kinds: Option<&Kinds>| kinds.is_none_or(|kinds| !kinds.is_disjoint(faults));
         let taken = self.taken.iter().filter(|(name, slot)| is_other(slot) && is_such(self.kinds.get(*name)));
+        let taken = taken.filter(|(name, _)| is_counted(name));
         let counts = |slot: &&Slot| mode == Mode::DryRun && is_other(slot) && is_such(slot.kinds.as_ref());
         let simulated = self.simulated.iter().filter(counts);
         u32::try_from(taken.count() + simulated.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether that remediation rests.
+    pub fn rests(&self, remediation: &str) -> bool {
+        self.resting.contains(remediation)
+    }
+
+    /// Counts a remediation that rests no more, for those that this pass looks at later.
+    pub fn note_work(&mut self, remediation: &Remediation) {
+        if !remediation.rests() {
+            self.resting.remove(&remediation.name);
+        }
     }
 
     /// Whether the stored slot of that remediation includes this type of fault. Then every leader counts it.

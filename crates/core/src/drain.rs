@@ -33,7 +33,7 @@ const MAX_PART: usize = 120;
 
 /// Who recreates a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Owner {
+pub enum RecreatedBy {
     /// A `DaemonSet`, which would recreate it on this very node.
     DaemonSet,
     /// The kubelet itself, from a file. The API server has only its mirror pod, and cannot end it.
@@ -64,7 +64,7 @@ pub struct NodePod {
     /// Which pod.
     pub pod: PodRef,
     /// Who recreates it.
-    pub owner: Owner,
+    pub recreated_by: RecreatedBy,
     /// Its state.
     pub state: PodState,
     /// Whether it has data in an `emptyDir`.
@@ -83,7 +83,7 @@ impl NodePod {
     pub const fn plain(pod: PodRef) -> Self {
         Self {
             pod,
-            owner: Owner::Controller,
+            recreated_by: RecreatedBy::Controller,
             state: PodState::Live,
             has_empty_dir: false,
             is_ours: false,
@@ -155,7 +155,8 @@ impl Drain {
     /// The decision for this pod.
     pub fn eviction_decision(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> EvictionDecision {
         let is_left_out = self.excluded_namespaces.iter().any(|like| text::matches_pattern(like, &pod.pod.namespace));
-        let has_place_here = matches!(pod.owner, Owner::DaemonSet | Owner::Kubelet) || pod.is_ours || is_left_out;
+        let has_place_here =
+            matches!(pod.recreated_by, RecreatedBy::DaemonSet | RecreatedBy::Kubelet) || pod.is_ours || is_left_out;
         match pod.state {
             _ if has_place_here => return EvictionDecision::Stays,
             PodState::Finished => return EvictionDecision::Stays,
@@ -170,7 +171,7 @@ impl Drain {
                 "made after the cordon, which it tolerates: it would come back (excludedNamespaces)".to_owned(),
             );
         }
-        if pod.owner == Owner::Nobody && !self.force {
+        if pod.recreated_by == RecreatedBy::Nobody && !self.force {
             return EvictionDecision::Blocked("no controller recreates it; set drain.force to evict it".to_owned());
         }
         if pod.has_empty_dir && !self.delete_empty_dir_data {

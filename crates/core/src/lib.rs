@@ -9,7 +9,6 @@
 //! ```
 
 pub mod action;
-pub mod along;
 pub mod blocked;
 pub mod budget;
 pub mod command;
@@ -45,6 +44,7 @@ pub mod reboot;
 pub mod remediation;
 pub mod restart_safety;
 pub mod snapshot;
+pub mod sorted_cursor;
 pub mod stuck;
 pub mod taint;
 pub mod text;

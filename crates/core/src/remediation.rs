@@ -177,13 +177,14 @@ impl Remediation {
         self.faults.iter().filter(|fault| fault.state == Resolution::Exhausted)
     }
 
-    /// Whether it has done nothing for a fault because the probe did not check the node. That proves nothing about its steps.
+    /// Whether it has tried nothing for a fault because nobody could check the node, or act on it. That proves nothing about its steps.
     pub fn was_without_checks(&self, fault_id: &str) -> bool {
         let steps = || self.steps.iter().filter(|step| step.fault_id == fault_id && !step.action.notifies());
         let unchecked = |step: &StepRecord| {
             step.executor == Executor::Controller && step.reason == Some(OutcomeReason::CheckFailed)
         };
-        steps().any(unchecked) && steps().all(|step| step.executed_at.is_none())
+        // A cordon or a taint is taken back at the end, and the next remediation needs it anew.
+        steps().any(unchecked) && !steps().any(|step| step.action.disturbs() && step.executed_at.is_some())
     }
 
     /// When it has cordoned its node last, if it has.
@@ -227,6 +228,15 @@ impl Remediation {
         self.shares_cordon_of(other)
             && self.policy == other.policy
             && other.exhausted_faults().all(|fault| self.fault(&fault.id).is_some())
+    }
+
+    /// Whether nothing is under way in it and nothing of it is left on its node: a step awaits approval, or none has begun.
+    pub fn rests(&self) -> bool {
+        let is_idle = match self.current_step() {
+            Some(step) => step.state == StepState::AwaitingApproval,
+            None => !self.was_begun(),
+        };
+        is_idle && !self.cleanup.is_pending()
     }
 
     /// Whether anything may have been done in it, by its own record.
@@ -359,7 +369,7 @@ impl Remediation {
         self.finished_at = Some(now);
         if self.faults.is_empty() {
             self.phase = Phase::Cancelled;
-            self.say("its faults were gone when it began");
+            self.say("the controller was interrupted before it recorded a fault in it: nothing was done");
             return;
         }
         let given_up: Vec<&str> = self.exhausted_faults().map(|fault| fault.kind.as_str()).collect();

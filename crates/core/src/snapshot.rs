@@ -142,8 +142,10 @@ impl RestartView {
 pub struct KubeletView {
     /// When it started, by the node's clock. `None`: no kubelet runs, or the probe could not check.
     pub began: Option<Timestamp>,
-    /// Ages at the moment of the report: of the process, and of the last check of it.
-    pub sent: (Duration, Duration),
+    /// Age of the process when the probe reported it.
+    pub reported_age: Duration,
+    /// Age of the last check of it when the probe reported it.
+    pub reported_check_age: Duration,
     /// Time since it started.
     pub age: Duration,
     /// Whether the runtime has created a sandbox of a pod since then.
@@ -347,7 +349,7 @@ pub struct Snapshot {
     /// Histories of nodes that have changed several times recently, by node. Most nodes have none.
     pub flaps: BTreeMap<String, FlapView>,
     /// How long the nodes have been watched. Before the quiet time has passed, it is unknown whether a node flaps.
-    pub watched: Duration,
+    pub watched_for: Duration,
     /// The ledger. `None`: it is missing or unreadable, and nothing new starts.
     pub ledger: Option<Ledger>,
     /// Pods of every suspect DaemonSet as read, with the time since the read.

@@ -7,8 +7,6 @@ mod fetch;
 mod local;
 mod text;
 
-use std::io::Write;
-
 use anyhow::Context;
 use serde_json::Value;
 
@@ -26,12 +24,12 @@ const MAX_TEXT: usize = 4096;
 /// # Errors
 /// A sentence that says why there is nothing to print, and what to do instead.
 pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
-    let out = &mut nrh_terminal::out();
+    let out = &mut nrh_terminal::print;
     match &args.node {
         Some(node) => {
             let client = caller::client(&args.cluster).await?;
             let bundles = fetch::fetch(client, node, args.fault.as_deref()).await?;
-            print(out, bundles.into_iter().map(Ok), args.print.output)?;
+            print(out, bundles.into_iter(), args.print.output)?;
         }
         #[cfg(target_os = "linux")]
         None => local::local(out, &args)?,
@@ -41,10 +39,10 @@ pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints bundles one by one. One that cannot be read is reported on standard error, and the others follow. It is an error if none
-/// of them can be read.
+/// Prints bundles one by one. One that cannot be read is reported on standard error, and the others follow; in the end that is an
+/// error.
 fn print(
-    out: &mut impl Write,
+    out: &mut impl FnMut(&str) -> anyhow::Result<()>,
     bundles: impl Iterator<Item = anyhow::Result<Value>>,
     format: OutputFormat,
 ) -> anyhow::Result<()> {
@@ -61,7 +59,7 @@ fn print(
         });
         match printed {
             Ok(printed) => {
-                out.write_all(printed.as_bytes())?;
+                out(&printed)?;
                 between = ",\n";
             }
             Err(error) => {
@@ -72,9 +70,10 @@ fn print(
     }
     anyhow::ensure!(failed == 0 || between != "[\n", "none of the {failed} bundle(s) can be read");
     if format == OutputFormat::Json {
-        out.write_all(if between == "[\n" { b"[]\n" } else { b"\n]\n" })?;
+        out(if between == "[\n" { "[]\n" } else { "\n]\n" })?;
     }
-    Ok(out.flush()?)
+    anyhow::ensure!(failed == 0, "{failed} bundle(s) could not be read; the others are printed");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -47,17 +47,12 @@ impl<W: Write> Write for Harmless<W> {
     }
 }
 
-/// Standard output, for output in pieces.
-pub fn out() -> Harmless<io::Stdout> {
-    Harmless(io::stdout())
-}
-
 /// Prints a text to standard output. A reader that closes the pipe early is no error.
 ///
 /// # Errors
 /// It cannot be written to.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = out();
+    let mut out = Harmless(io::stdout());
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write to standard output"),

@@ -65,9 +65,8 @@ pub fn age(view: &mut ReportView, arrived: Duration, age_known: bool) {
         (heartbeat.arrived, heartbeat.age_known) = (arrived, age_known);
     }
     let check_age = |age: Duration| if age_known { arrived.saturating_add(age) } else { UNKNOWN_AGE };
-    let (age, checked) = view.kubelet.sent;
-    view.kubelet.age = age.saturating_add(arrived);
-    view.kubelet.checked = check_age(checked);
+    view.kubelet.age = view.kubelet.reported_age.saturating_add(arrived);
+    view.kubelet.checked = check_age(view.kubelet.reported_check_age);
     for reported in &mut view.faults {
         reported.checked = check_age(Duration::from_secs(reported.fault.check_age_seconds));
     }
@@ -129,12 +128,13 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
     let mut collectors = status.probe.iter().flat_map(|probe| &probe.collectors);
     let checked = collectors.find(|collector| collector.name == "kubelet").and_then(|collector| collector.age_seconds);
-    let sent = (age, checked.map_or(UNKNOWN_AGE, Duration::from_secs));
+    let check_age = checked.map_or(UNKNOWN_AGE, Duration::from_secs);
     KubeletView {
         began: kubelet.started_at,
-        sent,
+        reported_age: age,
+        reported_check_age: check_age,
         age,
-        checked: sent.1,
+        checked: check_age,
         creates_pods: kubelet.creates_pods == Some(true),
         settings: kubelet.settings,
         unfinished: None,

@@ -45,7 +45,7 @@ impl Applier {
     /// Executes a reserved step and records the result.
     pub(super) async fn act(&self, request: PreflightRequest<'_>, operation: &Operation) -> Result<(), ApplyError> {
         let PreflightRequest { remediation: name, operation: operation_id, node, .. } = request;
-        let kind = operation_name(operation);
+        let kind = action_name(operation);
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
@@ -338,14 +338,14 @@ fn is_budget_checked(weighed: &Operation, live: PreflightState) -> Result<Prefli
     Ok(live)
 }
 
-const fn operation_name(operation: &Operation) -> &'static str {
+/// The action as policies name it.
+const fn action_name(operation: &Operation) -> &'static str {
     match operation {
         Operation::Cordon => "Cordon",
         Operation::Taint(_) => "Taint",
         Operation::Drain(_) => "Drain",
         Operation::DeletePod(_) => "DeletePod",
-        Operation::RunJob(_) => "RunJob",
-        Operation::GiveCommand(_) => "GiveCommand",
+        Operation::RunJob(order) | Operation::GiveCommand(order) => order.action.kind().as_str(),
         Operation::HandOff(_) => "HandOff",
         Operation::Notify(_) => "Notify",
     }

@@ -19,7 +19,7 @@ use nrh_api::view::{node as nodes, pods, report};
 use nrh_api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 use nrh_core::action::Drain;
 use nrh_core::command::OutcomeReason;
-use nrh_core::drain::{Answer, CannotEnd, NodePod, Owner, PodState, Round, cannot_end, hung};
+use nrh_core::drain::{Answer, CannotEnd, NodePod, PodState, RecreatedBy, Round, cannot_end, hung};
 use nrh_core::fault::MAX_LINE;
 use nrh_core::moment::since;
 use nrh_core::remediation::ActionResult;
@@ -220,11 +220,11 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
     let named = pods::pod_ref(pod);
     let is_mirror = annotations.is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
     NodePod {
-        owner: match pods::controller(pod) {
-            _ if is_mirror => Owner::Kubelet,
-            None => Owner::Nobody,
-            Some(_) if is_of_set => Owner::DaemonSet,
-            Some(_) => Owner::Controller,
+        recreated_by: match pods::controller(pod) {
+            _ if is_mirror => RecreatedBy::Kubelet,
+            None => RecreatedBy::Nobody,
+            Some(_) if is_of_set => RecreatedBy::DaemonSet,
+            Some(_) => RecreatedBy::Controller,
         },
         state: match phase {
             Some("Succeeded" | "Failed") => PodState::Finished,
@@ -325,14 +325,18 @@ mod tests {
             assert!(!back(none.clone(), after), "{none}");
         }
         let plain = pod(&|_| {});
-        assert_eq!(plain.owner, Owner::Controller);
+        assert_eq!(plain.recreated_by, RecreatedBy::Controller);
         assert_eq!(plain.state, PodState::Live);
         assert!(!plain.has_empty_dir && !plain.is_ours);
-        let owner = |kind: &'static str| pod(&move |p| p["metadata"]["ownerReferences"][0]["kind"] = json!(kind)).owner;
-        assert_eq!(owner("DaemonSet"), Owner::DaemonSet);
-        assert_eq!(pod(&|p| p["metadata"]["ownerReferences"][0]["controller"] = json!(false)).owner, Owner::Nobody);
+        let owner =
+            |kind: &'static str| pod(&move |p| p["metadata"]["ownerReferences"][0]["kind"] = json!(kind)).recreated_by;
+        assert_eq!(owner("DaemonSet"), RecreatedBy::DaemonSet);
+        assert_eq!(
+            pod(&|p| p["metadata"]["ownerReferences"][0]["controller"] = json!(false)).recreated_by,
+            RecreatedBy::Nobody
+        );
         let mirror = pod(&|p| p["metadata"]["annotations"] = json!({MIRROR_ANNOTATION: "x"}));
-        assert_eq!(mirror.owner, Owner::Kubelet);
+        assert_eq!(mirror.recreated_by, RecreatedBy::Kubelet);
         assert_eq!(pod(&|p| p["status"]["phase"] = json!("Failed")).state, PodState::Finished);
         let going = pod(&|p| p["metadata"]["deletionTimestamp"] = json!("2025-01-01T00:00:00Z"));
         assert_eq!(going.state, PodState::Terminating);

@@ -9,11 +9,11 @@ use super::State;
 use super::arrival::ReportArrivals;
 use nrh_api::WrittenFlap;
 use nrh_api::view::report;
-use nrh_core::along::Along;
 use nrh_core::flap::QUIET;
 use nrh_core::hand_off::HandOffView;
 use nrh_core::kubelet::unfinished;
 use nrh_core::snapshot::Snapshot;
+use nrh_core::sorted_cursor::SortedCursor;
 
 impl State {
     /// Updates everything that depends on time to `now`.
@@ -21,7 +21,7 @@ impl State {
         self.snapshot.now = wall;
         self.snapshot.admission_not_enforced = self.admission.not_enforced(now);
         let unseen = ReportArrivals::default();
-        let mut arrivals = Along::new(&self.arrivals);
+        let mut arrivals = SortedCursor::new(&self.arrivals);
         for (node, view) in &mut self.snapshot.reports {
             // By the controller's own clock: a node's may be wrong.
             let arrivals = arrivals.at(node).unwrap_or(&unseen);
@@ -58,14 +58,14 @@ impl State {
             }
         }
         self.snapshot.flaps = self.flaps.views(since_start, wall);
-        self.snapshot.watched = since_start;
+        self.snapshot.watched_for = since_start;
     }
 
     /// Updates since when the controller sees each unfinished start of a kubelet. A new process is a new start.
     fn refresh_starts(&mut self, now: Instant) {
         let Snapshot { nodes, reports, .. } = &mut self.snapshot;
         let seen = std::mem::take(&mut self.unfinished);
-        let mut nodes = Along::new(&*nodes);
+        let mut nodes = SortedCursor::new(&*nodes);
         for (node, report) in reports {
             let kubelet = &mut report.kubelet;
             let lasts = nodes.at(node).is_some_and(|view| unfinished(view, kubelet).is_some());

@@ -26,8 +26,8 @@ use crate::commands::Ask;
 use crate::events::Events;
 use crate::leader::Leadership;
 use nrh_api::{ConditionReason, ConditionType, PROBE_LABEL, RemediationConfigStatus};
-use nrh_core::along::Along;
 use nrh_core::plan::NodeStatusView;
+use nrh_core::sorted_cursor::SortedCursor;
 
 mod check_requests;
 mod write;
@@ -274,8 +274,9 @@ impl StatusWriter {
         if is_all {
             *last = Some(round.now);
         }
-        let (mut controller_statuses, mut commands) = (Along::new(controller_statuses), Along::new(&*commands));
-        let (mut said_now, mut said_before) = (Along::new(&status_view.nodes), Along::new(&before.nodes));
+        let (mut controller_statuses, mut commands) =
+            (SortedCursor::new(controller_statuses), SortedCursor::new(&*commands));
+        let (mut said_now, mut said_before) = (SortedCursor::new(&status_view.nodes), SortedCursor::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = round.writes.len() < ROUND;
             match controller_statuses.at(node) {

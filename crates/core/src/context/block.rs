@@ -42,6 +42,11 @@ impl Block {
         matches!(self.reason, BlockReason::ProbeNotReporting | BlockReason::StaleEvidence)
     }
 
+    /// Whether nobody can check the node now, or act on it: that says nothing about any step.
+    pub const fn prevents_any_try(&self) -> bool {
+        self.is_of_node || self.awaits_check()
+    }
+
     /// Whether it is unknown which rule the fault is for.
     pub const fn is_ambiguous(&self) -> bool {
         matches!(self.reason, BlockReason::PodUnknown | BlockReason::RuleAmbiguous)
@@ -56,7 +61,7 @@ impl Block {
     /// attempt, and no harsher step replaces it.
     pub fn is_no_verdict(&self) -> bool {
         let is_unconfirmed = self.reason == BlockReason::NotConfirmed;
-        self.is_of_node || is_unconfirmed || self.waits_for_window() || self.awaits_check() || self.is_ambiguous()
+        self.prevents_any_try() || is_unconfirmed || self.waits_for_window() || self.is_ambiguous()
     }
 
     /// Whether a wait of that length is useless: the node has reached its limit, and the limit lasts longer.

@@ -11,7 +11,6 @@ use super::cluster_faults::cluster_faults;
 use super::node::bounds;
 use super::unreadable::Kept;
 use super::{NodeContext, Nodes, ObservedFault, Probe, Requeue};
-use crate::along::Along;
 use crate::fault::{Fault, MAX_FAULTS};
 use crate::faults::kubelet_start_blocked;
 use crate::flap::{FlapView, QUIET};
@@ -21,6 +20,7 @@ use crate::plan::PlanSettings;
 use crate::policy::{Mode, Policy};
 use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, Snapshot, SuspectPod, TriState};
+use crate::sorted_cursor::SortedCursor;
 use crate::stuck;
 
 /// Builds the contexts of all nodes that are named anywhere, or of one of them.
@@ -51,9 +51,10 @@ pub(crate) fn gather<'a>(
     names.sort();
     names.dedup();
     names.retain(|name| only.is_none_or(|only| only == *name));
-    let (mut views, mut reports) = (Along::new(&snapshot.nodes), Along::new(&snapshot.reports));
-    let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.matched_conditions));
-    let (mut flaps, mut commands) = (Along::new(&snapshot.flaps), Along::new(&snapshot.commands));
+    let (mut views, mut reports) = (SortedCursor::new(&snapshot.nodes), SortedCursor::new(&snapshot.reports));
+    let (mut reads, mut notices) =
+        (SortedCursor::new(&snapshot.pods_read), SortedCursor::new(&snapshot.matched_conditions));
+    let (mut flaps, mut commands) = (SortedCursor::new(&snapshot.flaps), SortedCursor::new(&snapshot.commands));
     names
         .into_iter()
         .map(|name| {
@@ -106,7 +107,7 @@ fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>)
     let is_read = view.is_some_and(|view| view.unreadable.is_none());
     match flap {
         Some(flap) if flap.flapping.is_some() => TriState::False,
-        _ if is_read && snapshot.watched >= QUIET => TriState::True,
+        _ if is_read && snapshot.watched_for >= QUIET => TriState::True,
         _ => TriState::Unknown,
     }
 }

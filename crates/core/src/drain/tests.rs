@@ -25,14 +25,14 @@ fn each_pod_has_its_fate() {
     let back = blocked("made after the cordon, which it tolerates: it would come back (excludedNamespaces)");
     let cases: [Case; 9] = [
         (|_| {}, EvictionDecision::Evict, EvictionDecision::Evict),
-        (|p| p.owner = Owner::DaemonSet, EvictionDecision::Stays, EvictionDecision::Stays),
-        (|p| p.owner = Owner::Kubelet, EvictionDecision::Stays, EvictionDecision::Stays),
+        (|p| p.recreated_by = RecreatedBy::DaemonSet, EvictionDecision::Stays, EvictionDecision::Stays),
+        (|p| p.recreated_by = RecreatedBy::Kubelet, EvictionDecision::Stays, EvictionDecision::Stays),
         (|p| p.state = PodState::Finished, EvictionDecision::Stays, EvictionDecision::Stays),
         (|p| p.is_ours = true, EvictionDecision::Stays, EvictionDecision::Stays),
         (|p| p.state = PodState::Terminating, EvictionDecision::Going, EvictionDecision::Going),
         (|p| p.recreated_after_cordon = true, back.clone(), back),
         (
-            |p| p.owner = Owner::Nobody,
+            |p| p.recreated_by = RecreatedBy::Nobody,
             blocked("no controller recreates it; set drain.force to evict it"),
             EvictionDecision::Evict,
         ),

@@ -33,7 +33,12 @@ pub(super) fn take(
         match (ending::must_end(ctx, node, &update.remediation), &update.slot, policy) {
             (Some(why), ..) => ending::cancel(ctx, &mut update.remediation, &why),
             (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut update.remediation, why),
-            (None, _, Some(policy)) if is_known => go_on(PolicyContext { ctx, node, policy }, &mut update, slots),
+            (None, _, Some(policy)) if is_known => {
+                let cx = PolicyContext { ctx, node, policy };
+                update.held = readiness::held_after_storm(cx, &update.remediation, slots);
+                go_on(cx, &mut update, slots);
+                slots.note_work(&update.remediation);
+            }
             (None, _, _) => {}
         }
     }
@@ -194,7 +199,7 @@ fn may_join<'p>(
     if let Some(block) = in_progress(remediation).filter(|_| boot::is_under_way(remediation)) {
         return Err(block);
     }
-    if let Some(block) = readiness::after_storm(cx, fault, rule, slots) {
+    if let Some(block) = readiness::after_storm(cx, kind, rule, slots) {
         return Err(block);
     }
     if let Some(scope) = scope.filter(|scope| scope.limits(kind) && !remediation.kinds().contains(&kind))
@@ -294,6 +299,7 @@ fn yield_to_more_urgent(cx: PolicyContext<'_>, update: &mut RemediationUpdate, b
     let waiting = update.remediation.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
     let mut other = RemediationUpdate::new(update.remediation.clone(), update.slot.clone());
+    other.held.clone_from(&update.held);
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, cx.snapshot.now);
     next_step::reserve_except(cx, &mut other, Some(&fault));
     let goes_first = other.remediation.current_step().is_some_and(|step| !step.action.notifies());

@@ -56,7 +56,8 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
         return attempt::end(update, StepState::Cancelled, why, now);
     }
     let by = update.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = update.slot.require().and_then(|()| attempt::again(cx, &update.remediation, &open_fault, step));
+    let again =
+        update.may_start(open_fault.kind).and_then(|()| attempt::again(cx, &update.remediation, &open_fault, step));
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {

@@ -102,6 +102,9 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         if step.needs_approval() && agreed.is_none() {
             approval::ask(update, record, step);
         } else {
+            if step.acts() {
+                update.may_start(open_fault.kind)?;
+            }
             reserve(cx, update, record, &seen.fault, step);
         }
         return Ok(());
@@ -123,6 +126,10 @@ fn is_skipped(
     let is_off = evidence::may_be_touched(cx.node, open_fault.kind).is_err();
     let is_new = update.remediation.identity.is_none() && (is_off || !step.action.contains());
     if let Some(block) = select::require_available(cx, &open_fault, step).err().filter(|_| is_new) {
+        if is_off {
+            skip_blocked_step(cx, update, open_fault, rule, step, &block);
+            return true;
+        }
         update.remediation.say(block.message());
         open_fault.step_index += 1;
     } else if let Some(why) = procedure.skip_reason(cx.cluster, cx.node, &update.remediation) {
@@ -189,7 +196,7 @@ fn reserve(cx: PolicyContext<'_>, update: &mut RemediationUpdate, mut record: St
     update.remediation.steps.push(record);
 }
 
-/// Skips a step that is blocked for longer than the block timeout. Where the block says nothing about the step, only notifications
+/// Skips a step that is blocked for longer than the block timeout, or before a new remediation has begun. Where the block says nothing about the step, only notifications
 /// follow.
 fn skip_blocked_step(
     cx: PolicyContext<'_>,
@@ -199,8 +206,9 @@ fn skip_blocked_step(
     step: &Step,
     block: &Block,
 ) {
-    let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
-    let reason = block.awaits_check().then_some(OutcomeReason::CheckFailed);
+    let is_at_once = block.reason == BlockReason::NodeLimit || update.remediation.identity.is_none();
+    let why = if is_at_once { "not done" } else { "blocked for too long" };
+    let reason = block.prevents_any_try().then_some(OutcomeReason::CheckFailed);
     record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()), reason);
     open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     if block.is_no_verdict() {

@@ -178,7 +178,7 @@ fn add<'c>(candidates: &mut Vec<Candidate<'c>>, one: Candidate<'c>) {
 
 /// Limits remediations after a storm. Other faults of the node go on.
 fn limit_after_storm(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
-    retain(ready, |seen, rule| readiness::after_storm(cx, &seen.fault, rule, slots))
+    retain(ready, |seen, rule| readiness::after_storm(cx, seen.fault.kind, rule, slots))
 }
 
 /// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.

@@ -1,11 +1,13 @@
 //! Whether remediation of a fault may begin: every reason against it, in the order in which a person would ask.
 
+use std::collections::BTreeMap;
+
 use super::select::EvidenceRequirement;
 use super::storm::{self, StormPhase};
 use super::{Ctx, PolicyContext, scope, select};
 use crate::budget::{Kinds, Slots};
 use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, exclusion, of_policy, unreadable};
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultType};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::why_none;
@@ -72,12 +74,12 @@ pub(super) fn no_storm(cx: PolicyContext<'_>, fault: &Fault, rule: &Rule) -> Res
     Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
 }
 
-/// Returns why the fault waits after a storm: only a few nodes are remediated at a time, and more once that has helped.
-pub(super) fn after_storm(cx: PolicyContext<'_>, fault: &Fault, rule: &Rule, slots: &Slots) -> Option<Block> {
-    let (policy, node, kind) = (cx.policy, cx.node, fault.kind);
+/// Returns why a fault waits after a storm: only a few nodes are remediated at a time, and more once that has helped.
+pub(super) fn after_storm(cx: PolicyContext<'_>, kind: FaultType, rule: &Rule, slots: &Slots) -> Option<Block> {
+    let (policy, node) = (cx.policy, cx.node);
     let Some(StormPhase::Passing(most)) = cx.scope()?.storms.get(&kind)?.on(node.view) else { return None };
     // Remediations of other kinds prove nothing about this kind, however long they wait.
-    let used = || slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(node.name));
+    let used = || slots.at_work_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(node.name));
     if !rule.acts() || used() < most {
         return None;
     }
@@ -86,6 +88,19 @@ pub(super) fn after_storm(cx: PolicyContext<'_>, fault: &Fault, rule: &Rule, slo
         policy.name
     );
     Some(Block::new(BlockReason::Storm, &message))
+}
+
+/// Why a remediation that rests starts nothing for faults of these kinds after a storm: it needs a place like a new one.
+pub(super) fn held_after_storm(
+    cx: PolicyContext<'_>,
+    remediation: &Remediation,
+    slots: &Slots,
+) -> BTreeMap<FaultType, Block> {
+    let faults = remediation.faults.iter().filter(|_| slots.rests(&remediation.name));
+    let held = |fault: &RemediationFault| {
+        Some((fault.kind, after_storm(cx, fault.kind, cx.policy.rule(&fault.rule)?, slots)?))
+    };
+    faults.filter_map(held).collect()
 }
 
 /// Whether the first step that applies, and the first step that resolves the fault, may be taken. No node is cordoned or drained
@@ -153,9 +168,14 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
     let gave_up = |e: &Remediation| {
         matches!(e.phase, Phase::Failed | Phase::Quarantined | Phase::Cancelled)
             && e.fault(&fault.id).is_some_and(|f| f.state == Resolution::Exhausted)
-            && !e.was_without_checks(&fault.id)
     };
-    if let Some((remediation, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
+    let (untried, tried): (Vec<_>, Vec<_>) =
+        recent().filter(|(e, _)| gave_up(e)).partition(|(e, _)| e.was_without_checks(&fault.id));
+    if !untried.is_empty() {
+        // People are notified already. Nothing else can be done before the node may be touched.
+        evidence::may_be_touched(node, fault.kind)?;
+    }
+    if let Some((remediation, at)) = tried.into_iter().max_by_key(|(_, at)| *at) {
         let message =
             format!("{} ({}) was not resolved by remediation {}", fault.kind, fault.subject, remediation.name);
         return block(message, at);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, approval, attempt, ending, rounds};
 use crate::command::{Outcome, OutcomeReason, OutcomeState};
-use crate::context::{ClearCheck, NodeContext, of_policy};
+use crate::context::{ClearCheck, NodeContext, Probe, of_policy};
 use crate::moment::since;
 use crate::plan::BlockReason;
 use crate::procedure::{self, Expiry, Poll, Verification, executors};
@@ -142,7 +142,7 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
                 }
                 (StepState::Failed, "the API server did not take the request in time")
             }
-            (None, _) => (StepState::TimedOut, "the action could not be started in time"),
+            (None, _) => return time_out(cx, update, record, "the action could not be started in time"),
         };
         return attempt::end(update, state, why, now);
     }
@@ -197,9 +197,32 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
         _ => settings.answer_within,
     };
     if age >= limit {
-        return attempt::end(update, StepState::TimedOut, "no answer from the node in time", now);
+        return time_out(cx, update, record, "no answer from the node in time");
     }
     update.requeue.after(limit.saturating_sub(age));
+}
+
+/// Ends an attempt without an answer. While the node is out of reach that says nothing about the step: it counts as one that
+/// nobody could try.
+fn time_out(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord, why: &str) {
+    let now = cx.snapshot.now;
+    if !is_out_of_reach(cx, record) {
+        return attempt::end(update, StepState::TimedOut, why, now);
+    }
+    if let Some(step) = update.remediation.current_step_mut() {
+        step.reason = Some(OutcomeReason::CheckFailed);
+    }
+    let message = format!("{why}, and the probe of node {} does not report", cx.node.name);
+    attempt::end(update, StepState::Refused, &message, now);
+}
+
+/// Whether the node does not report and nothing shows that it has begun the attempt. A restart or a reboot may itself be why it
+/// does not report.
+fn is_out_of_reach(cx: PolicyContext<'_>, record: &StepRecord) -> bool {
+    let may_silence = record.action.ends_boot() || record.action.traits().restarts.is_some();
+    let has_begun = cx.snapshot.jobs.get(&record.operation_id).is_some_and(|job| job.started || job.finished)
+        || answer(cx.ctx, cx.node, &record.operation_id).is_some();
+    record.executor != Executor::Controller && cx.node.probe != Probe::Reporting && !may_silence && !has_begun
 }
 
 /// Returns the other executor and the reason to switch to it. Returns `None` where the first executor has begun, or where the

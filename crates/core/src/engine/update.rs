@@ -1,7 +1,10 @@
 //! The result of one update of a remediation, while the engine builds it.
 
+use std::collections::BTreeMap;
+
 use super::slot::SlotReservation;
 use crate::context::{Block, Requeue};
+use crate::fault::FaultType;
 use crate::plan::{BlockReason, Blocked, Effect};
 use crate::remediation::Remediation;
 
@@ -12,6 +15,8 @@ pub(super) struct RemediationUpdate {
     pub remediation: Remediation,
     /// Whether it has the slot that its actions need.
     pub slot: SlotReservation,
+    /// Why nothing starts for faults of these kinds, after a storm.
+    pub held: BTreeMap<FaultType, Block>,
     /// The action of the reserved step, or the cleanup.
     pub effect: Option<Effect>,
     /// What is blocked, and why.
@@ -27,11 +32,18 @@ impl RemediationUpdate {
         Self {
             remediation,
             slot,
+            held: BTreeMap::new(),
             effect: None,
             blocked: Vec::new(),
             asks_for_check: false,
             requeue: Requeue::default(),
         }
+    }
+
+    /// Whether a step that acts on a fault of this kind may start: the slot is stored, and no storm holds it.
+    pub fn may_start(&self, kind: FaultType) -> Result<(), Block> {
+        self.slot.require()?;
+        self.held.get(&kind).cloned().map_or(Ok(()), Err)
     }
 
     /// Adds a block that concerns the node as a whole.

@@ -224,7 +224,7 @@ pub(crate) fn give_up(remediation: &mut Remediation) {
 pub(super) fn is_given_up(ctx: ClusterContext<'_>, remediation: &Remediation, handed: &HandedOff) -> bool {
     let end = remediation.attempt(&handed.operation_id).and_then(|step| step.finished_at);
     // A controller that was away meanwhile has not tried.
-    let has_tried = ctx.snapshot.watched >= TAKE_BACK_WITHIN;
+    let has_tried = ctx.snapshot.watched_for >= TAKE_BACK_WITHIN;
     has_tried && end.is_some_and(|end| since(ctx.snapshot.now, end) >= TAKE_BACK_WITHIN)
 }
 
@@ -272,7 +272,7 @@ pub(crate) fn deletion_block(ctx: ClusterContext<'_>, remediation: &Remediation)
     if age < ctx.settings.retry {
         return Err(ctx.settings.retry.saturating_sub(age));
     }
-    let least = TAKE_BACK_WITHIN.saturating_sub(ctx.snapshot.watched);
+    let least = TAKE_BACK_WITHIN.saturating_sub(ctx.snapshot.watched_for);
     let until = end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end);
     let until = clock(until.max(ctx.snapshot.now.checked_add(least).unwrap_or(until)));
     let node = &remediation.node;

@@ -181,9 +181,10 @@ impl StepRecord {
         self.could_not_be_tried() || matches!(self.state, StepState::Refused) && has_changed
     }
 
-    /// Whether the attempt came to nothing because nobody could check the node just then, or because it was busy.
+    /// Whether the attempt came to nothing because nobody could check the node just then, because it was busy, or because it was
+    /// not reached in time.
     pub const fn could_not_be_tried(&self) -> bool {
-        matches!(self.state, StepState::Refused)
-            && matches!(self.reason, Some(OutcomeReason::CheckFailed | OutcomeReason::KubeletBusy))
+        use OutcomeReason::{CheckFailed, Expired, KubeletBusy};
+        matches!(self.state, StepState::Refused) && matches!(self.reason, Some(CheckFailed | Expired | KubeletBusy))
     }
 }

@@ -535,7 +535,8 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
         world.node("n1").sick[0].fault.state = state;
     };
     let disabled: Change = |world, is| world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = !is;
-    for (change, told) in [(clearing, vec![]), (disabled, vec!["notify"])] {
+    let resumed = vec!["notify", "job ReleaseHungProcess(SIGCONT)"];
+    for (change, told, then) in [(clearing, vec![], vec![]), (disabled, vec!["notify"], resumed)] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.schedule();
         change(&mut world, true);
@@ -551,7 +552,25 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
         forever.live(240, 5);
         assert_eq!(forever.did(), told, "{:?}", forever.only_remediation());
         assert!(forever.only_remediation().steps.iter().all(|step| step.step_index != 1));
+        // No step has failed, so the next remediation does not wait as after a failure.
+        change(&mut forever, false);
+        forever.node("n1").send();
+        forever.live(24, 5);
+        assert_eq!(forever.did(), then, "{:?}", forever.remediations);
     }
+}
+
+#[test]
+fn a_cordon_that_was_taken_back_is_no_try() {
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
+    world.pass();
+    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
+    world.live(240, 5);
+    assert_eq!(world.did(), ["cordon", "uncordon"], "{:?}", world.remediations);
+    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true;
+    world.live(24, 5);
+    let resolved = ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"];
+    assert_eq!(world.did()[2..], resolved, "{:?}", world.remediations);
 }
 
 #[test]

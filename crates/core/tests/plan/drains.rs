@@ -1,7 +1,7 @@
 //! Drains: on a node of our own cordon only, round after round, never past a budget, and always at an end.
 
 use nrh_core::action::Drain;
-use nrh_core::drain::Owner;
+use nrh_core::drain::RecreatedBy;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Step};
@@ -27,7 +27,7 @@ fn drained(world: &World) -> nrh_core::remediation::StepRecord {
 #[test]
 fn a_node_is_cordoned_drained_and_then_repaired() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
-    world.node("n1").workloads[1].pod.owner = Owner::DaemonSet;
+    world.node("n1").workloads[1].pod.recreated_by = RecreatedBy::DaemonSet;
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
     let done = drained(&world);
@@ -64,7 +64,7 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
     let pods = &mut world.node("n1").workloads;
     pods[0].budget = Some("web".into());
     pods[1].pod.has_empty_dir = true;
-    pods[2].pod.owner = Owner::Nobody;
+    pods[2].pod.recreated_by = RecreatedBy::Nobody;
     world.run(secs(600));
     let done = drained(&world);
     assert_eq!(done.state, StepState::TimedOut);
@@ -78,7 +78,7 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
     let mut world = sick(&[cordon(), Step { timeout: secs(120), ..step(Action::Drain(with)) }, kill(true)], 4);
     let pods = &mut world.node("n1").workloads;
     pods[1].pod.has_empty_dir = true;
-    pods[2].pod.owner = Owner::Nobody;
+    pods[2].pod.recreated_by = RecreatedBy::Nobody;
     world.run(secs(600));
     assert_eq!((drained(&world).state, drained(&world).phrase().as_str()), (StepState::Succeeded, "Drain(force)"));
 }

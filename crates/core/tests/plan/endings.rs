@@ -47,6 +47,33 @@ fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
     assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
 }
 
+/// The leader ended right after it had created the object. The next one takes up what it knows, and claims nothing that it does not.
+#[test]
+fn what_was_created_and_never_written_takes_up_its_fault_or_ends_and_makes_room() {
+    for is_checked in [true, false] {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+        world.schedule();
+        for remediation in world.remediations.values_mut() {
+            (remediation.faults, remediation.steps) = (Vec::new(), Vec::new());
+            (remediation.phase, remediation.message) = (Phase::Pending, String::new());
+        }
+        world.node("n1").report.heartbeat.as_mut().unwrap().age_known = is_checked;
+        world.pass();
+        let first = world.only_remediation();
+        if is_checked {
+            assert_eq!((first.faults.len(), first.steps.len()), (1, 1), "{first:?}");
+        } else {
+            assert_eq!(first.phase, Phase::Cancelled);
+            let why = "the controller was interrupted before it recorded a fault in it: nothing was done";
+            assert_eq!(first.message, why);
+        }
+        world.node("n1").report.heartbeat.as_mut().unwrap().age_known = true;
+        world.run(secs(60));
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "checked {is_checked}");
+        assert_eq!(world.remediations.values().last().unwrap().phase, Phase::Succeeded);
+    }
+}
+
 /// What ends a remediation, and whether the node is put back.
 #[test]
 fn remediations_are_cancelled_and_put_back() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nrh_core::drain::Owner;
+use nrh_core::drain::RecreatedBy;
 use nrh_core::external_condition::ExternalCondition;
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::policy::{ActionType, Mode, Policy};
@@ -208,7 +208,7 @@ fn workloads(how: u8) -> Vec<Workload> {
         0 => pods[1].budget = Some("web".into()),
         1 => pods[2].pod.has_empty_dir = true,
         2 => pods[0].takes = secs(600),
-        3 => pods[2].pod.owner = Owner::DaemonSet,
+        3 => pods[2].pod.recreated_by = RecreatedBy::DaemonSet,
         4 => pods.clear(),
         _ => {}
     }

@@ -8,7 +8,7 @@ use nrh_core::policy::{Action, Step};
 use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, fault, hung, step};
+use crate::samples::{cont, fault, hung, kill, notify, step};
 use crate::world::{ClearedBy, World, secs};
 
 /// A node whose probe was given an order and takes none; its kubelet works by now.
@@ -124,4 +124,38 @@ fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe
     let restart = step(Action::RestartRuntime(RestartRuntime(careless)));
     let restart = ordered(fault(FaultType::RuntimeListHung, "it"), restart);
     assert_eq!(did(restart, 100), ["command RestartRuntime"], "a Job might end with what it restarts");
+}
+
+/// A node without its network has not tried anything: the same step is tried again when it is back, and no harsher one.
+#[test]
+fn an_attempt_that_never_reached_its_node_costs_nothing() {
+    for (passes, remediations) in [(40, 1), (240, 2)] {
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
+        world.node("n1").job_starts = false;
+        world.pass();
+        world.node("n1").probe_runs = false;
+        world.live(passes, 5);
+        let step = world.remediations.values().next().unwrap().steps[0].clone();
+        assert_eq!((step.state, step.reason), (StepState::Refused, Some(OutcomeReason::CheckFailed)));
+        let why = "the action could not be started in time, and the probe of node n1 does not report";
+        assert_eq!(step.message, why);
+        let node = world.node("n1");
+        (node.job_starts, node.probe_runs) = (true, true);
+        world.live(60, 5);
+        assert_eq!(world.remediations.len(), remediations, "{:#?}", world.remediations);
+        assert_eq!(world.remediations.values().last().unwrap().phase, Phase::Succeeded);
+        assert!(!world.did().iter().any(|what| what.contains("SIGKILL")), "{:?}", world.did());
+    }
+}
+
+#[test]
+fn a_command_that_reached_its_node_too_late_costs_nothing() {
+    let mut world = ordered(hung("log"), cont());
+    let operation_id = world.only_remediation().steps[0].operation_id.clone();
+    let (state, reason, message, at) = (OutcomeState::Refused, OutcomeReason::Expired, "too old".to_owned(), world.now);
+    world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
+    world.node("n1").probe_runs = true;
+    world.run(secs(300));
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps.len()), (Phase::Succeeded, 2), "{remediation:#?}");
 }

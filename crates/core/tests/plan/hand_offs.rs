@@ -352,7 +352,7 @@ fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
         let mut snapshot = world.snapshot();
         // As it stood before that was recorded.
         snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.0[0].removed_at = None);
-        (snapshot.now, snapshot.watched) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
+        (snapshot.now, snapshot.watched_for) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
         let plan = plan(&snapshot, &world.settings);
         let tries =
             plan.effects.iter().any(|effect| matches!(effect, Effect::Remove { marker: Marker::HandOff(_), .. }));

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nrh_core::drain::{Owner, cannot_end};
+use nrh_core::drain::{RecreatedBy, cannot_end};
 use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::hand_off::HandedOff;
 use nrh_core::matching::PodSeen;
@@ -544,7 +544,8 @@ fn is_given_up(remediation: &Remediation, made: &MarkerRecord) -> bool {
 fn check_drains(world: &World) {
     for node in world.nodes.values() {
         for pod in node.workloads.iter().filter(|one| one.evicted_at.is_some()) {
-            let may_go = pod.pod.owner != Owner::DaemonSet && !pod.pod.has_empty_dir && pod.budget.is_none();
+            let may_go =
+                pod.pod.recreated_by != RecreatedBy::DaemonSet && !pod.pod.has_empty_dir && pod.budget.is_none();
             assert!(may_go, "evicted: {pod:?}");
         }
     }

@@ -239,5 +239,11 @@ fn where_the_probe_may_not_act_nobody_does_and_a_person_is_notified() {
             (1, true, vec![]),
             "{kubelet:?}"
         );
+        world.live(60, 5);
+        assert_eq!((world.did(), reasons(&world.plan())), (vec!["notify"], vec![BlockReason::ActionsDisabled]));
+        // Nothing has failed: once the probe may act, nothing is waited for.
+        world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true;
+        world.live(60, 5);
+        assert!(world.nodes["n1"].sick.is_empty(), "{kubelet:?}: {:?}", world.did());
     }
 }

@@ -11,7 +11,7 @@ use nrh_core::snapshot::NodeView;
 
 use proptest::prelude::*;
 
-use crate::samples::{asked, cont, fault, hung, notify, plugin, policy, rule};
+use crate::samples::{asked, cont, cordon, fault, hung, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn names(count: usize) -> Vec<String> {
@@ -266,6 +266,36 @@ fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     pass(&mut world, secs(600));
     let begun = world.remediations.values().filter(|remediation| remediation.phase != Phase::AwaitingApproval);
     assert_eq!(begun.count(), 1, "{:?}", world.remediations);
+}
+
+/// Nor does one that a person does not answer, unless it keeps its node cordoned meanwhile. A late yes starts no more than the ramp
+/// leaves.
+#[test]
+fn what_waits_for_a_person_takes_no_place_in_the_ramp() {
+    for (steps, asking) in [(vec![asked(cont())], 30), (vec![cordon(), asked(cont())], 1)] {
+        let mut world = fleet(40);
+        world.policies[0].rules[0].steps = steps;
+        inject(&mut world, 0..30, ClearedBy::Cont, hung);
+        pass(&mut world, secs(600));
+        for _ in 0..35 {
+            pass(&mut world, secs(5));
+        }
+        assert_eq!(world.remediations.values().filter(|one| one.awaiting().is_some()).count(), asking);
+        let mut most = vec![0];
+        for _ in 0..100 {
+            for node in names(40) {
+                world.approve(&node, "ann");
+            }
+            pass(&mut world, secs(5));
+            let open = world.remediations.values().filter(|one| one.is_open() && one.awaiting().is_none());
+            let at_work = open.count();
+            if at_work > most.last().copied().unwrap_or(0) {
+                most.push(at_work);
+            }
+        }
+        assert!(world.nodes.values().all(|node| node.sick.is_empty()), "{asking}: {:?}", world.remediations);
+        assert_eq!(most[..4], [0, 1, 2, 4], "{asking}");
+    }
 }
 
 /// Nor does an open remediation of another fault take in more than the ramp leaves.

@@ -30,26 +30,31 @@ const MAX_COMPLAINT: u64 = 8 << 10;
 /// Longest foreign sentence that is passed on.
 const MAX_SAID: usize = 400;
 
-/// The bundles of a node, or of one fault where it is named.
-pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> anyhow::Result<Vec<Value>> {
+/// The bundles of a node, or of one fault where it is named. What could not be read there is the last of them.
+pub(super) async fn fetch(
+    client: Client,
+    node: &str,
+    fault: Option<&str>,
+) -> anyhow::Result<Vec<anyhow::Result<Value>>> {
     let pod = probe_of(Api::namespaced(client.clone(), NAMESPACE), node).await?;
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
     let mut command = vec!["/nrh", "evidence", "--local", "--output", "json"];
     command.extend(fault.into_iter().flat_map(|fault| ["--fault", fault]));
     let said = timeout(WHOLE, said(&pods, &pod, node, command)).await;
     let late = || anyhow!("it did not send everything within {} s; {}", WHOLE.as_secs(), instead(node));
-    let text = said
-        .map_err(|_| late())
-        .flatten()
-        .with_context(|| format!("cannot fetch the evidence of node {node} out of pod {pod}"))?;
-    let bundles: Vec<Value> = serde_json::from_slice(&text).context("the answer of the probe's pod is not whole")?;
+    let cannot = || format!("cannot fetch the evidence of node {node} out of pod {pod}");
+    let (text, failure) = said.map_err(|_| late()).flatten().with_context(cannot)?;
+    let bundles: Vec<Value> = match (serde_json::from_slice(&text), &failure) {
+        (Err(_), Some(failure)) => bail!("{}: {failure}", cannot()),
+        (bundles, _) => bundles.context("the answer of the probe's pod is not whole")?,
+    };
     if bundles.is_empty() {
         let of = fault.map_or_else(String::new, |fault| format!(" of {:?}", bounded(fault, 120)));
         bail!(
             "node {node} keeps no bundle{of}: no fault was confirmed since it booted, or newer bundles replaced the older ones"
         );
     }
-    Ok(bundles)
+    Ok(bundles.into_iter().map(Ok).chain(failure.map(|failure| Err(anyhow!(failure)))).collect())
 }
 
 /// The alternative where the way through the API server and the kubelet fails.
@@ -80,8 +85,8 @@ async fn probe_of(pods: Api<Guarded<Pod>>, node: &str) -> anyhow::Result<String>
     }
 }
 
-/// The output of a command in the pod.
-async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> anyhow::Result<Vec<u8>> {
+/// The output of a command in the pod, and why the command failed, if it did.
+async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> anyhow::Result<(Vec<u8>, Option<String>)> {
     let how = AttachParams::default().container(CONTAINER).stdin(false).stdout(true).stderr(true);
     let mut running = match timeout(ANSWER, pods.exec(pod, command, &how)).await {
         Ok(begun) => begun.map_err(|error| refused(error, node))?,
@@ -91,17 +96,17 @@ async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> any
     let (text, complaint) = tokio::try_join!(read(out, LARGEST), read(complaint, MAX_COMPLAINT))?;
     let end = match end {
         Some(end) => end.await.unwrap_or_default(),
-        None => return Ok(text),
+        None => return Ok((text, None)),
     };
     if end.status.as_deref() == Some("Failure") {
         let complaint = String::from_utf8_lossy(&complaint);
         let said = if complaint.trim().is_empty() { end.message.unwrap_or_default() } else { complaint.into_owned() };
-        bail!("`nrh evidence --local` failed there: {}", bounded(said.trim(), MAX_SAID));
+        return Ok((text, Some(format!("`nrh evidence --local` failed there: {}", bounded(said.trim(), MAX_SAID)))));
     }
     for line in String::from_utf8_lossy(&complaint).lines() {
         complain(&bounded(line, MAX_SAID));
     }
-    Ok(text)
+    Ok((text, None))
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> anyhow::Result<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! The bundles of this node, read from its folder.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use nrh_core::text::bounded;
 use nrh_terminal::OutputFormat;
 
 /// Prints the bundles of this node, one in memory at a time: memory in the probe's pod is scarce.
-pub(super) fn local(out: &mut impl Write, args: &EvidenceArgs) -> anyhow::Result<()> {
+pub(super) fn local(out: &mut impl FnMut(&str) -> anyhow::Result<()>, args: &EvidenceArgs) -> anyhow::Result<()> {
     let folder = Folder::below(&args.state_dir);
     let shown = folder.path().display();
     let mut names = folder.names().map_err(|error| match error.kind() {

@@ -36,14 +36,23 @@ fn bundle(name: &str, message: &str) -> Value {
 
 /// A state folder with these bundles, and what is printed of it.
 fn printed(bundles: &[(&str, String)], fault: Option<&str>, format: OutputFormat) -> anyhow::Result<String> {
+    let (text, ended) = run_local(bundles, fault, format);
+    ended.map(|()| text)
+}
+
+fn run_local(bundles: &[(&str, String)], fault: Option<&str>, format: OutputFormat) -> (String, anyhow::Result<()>) {
     let state = tempfile::tempdir().unwrap();
     std::fs::create_dir(state.path().join("evidence")).unwrap();
     for (name, text) in bundles {
         std::fs::write(state.path().join(format!("evidence/{name}.json")), text).unwrap();
     }
-    let mut out = Vec::new();
-    local(&mut out, &args(state.path(), fault, format))?;
-    Ok(String::from_utf8(out).unwrap())
+    let mut text = String::new();
+    let mut out = |piece: &str| {
+        text.push_str(piece);
+        Ok(())
+    };
+    let ended = local(&mut out, &args(state.path(), fault, format));
+    (text, ended)
 }
 
 #[test]
@@ -99,11 +108,13 @@ fn nothing_that_a_terminal_obeys_is_printed() {
 }
 
 #[test]
-fn a_broken_bundle_does_not_hide_the_others() {
+fn a_broken_bundle_is_an_error_and_does_not_hide_the_others() {
     let bundles = [("a-1", "{".to_owned()), ("b-1", bundle("b-1", "m").to_string()), ("c-1", "[7]".to_owned())];
-    let found: Vec<Value> = serde_json::from_str(&printed(&bundles, None, OutputFormat::Json).unwrap()).unwrap();
-    assert_eq!(found.len(), 2);
-    assert!(printed(&bundles, None, OutputFormat::Table).unwrap().starts_with("bundle b-1"));
+    let (text, ended) = run_local(&bundles, None, OutputFormat::Json);
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&text).unwrap().len(), 2);
+    assert_eq!(ended.unwrap_err().to_string(), "1 bundle(s) could not be read; the others are printed");
+    let (text, ended) = run_local(&bundles, None, OutputFormat::Table);
+    assert!(text.starts_with("bundle b-1") && ended.is_err(), "{text}");
 }
 
 #[test]

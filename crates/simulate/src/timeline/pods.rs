@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Offset;
 use crate::workload::Workload;
-use nrh_core::drain::{Owner, PodState};
+use nrh_core::drain::{PodState, RecreatedBy};
 use nrh_core::fault::PodRef;
 use nrh_core::text::bounded;
 use nrh_core::text::short_hash;
@@ -67,7 +67,7 @@ impl PodsEvent {
             let pod = PodRef { namespace: namespace.to_owned(), name: name.clone(), uid };
             let mut workload = Workload::new(pod, takes);
             workload.pod.has_empty_dir = self.empty_dir;
-            workload.pod.owner = if self.bare { Owner::Nobody } else { Owner::Controller };
+            workload.pod.recreated_by = if self.bare { RecreatedBy::Nobody } else { RecreatedBy::Controller };
             workload.budget.clone_from(&self.budget);
             workload
         };

@@ -1,6 +1,13 @@
 use super::*;
 
 #[test]
+fn an_action_of_the_node_has_the_name_that_policies_give_it_whichever_way_it_goes() {
+    let order = jobs::tests::order("w1");
+    assert_eq!(action_name(&Operation::RunJob(order.clone())), "ReleaseHungProcess");
+    assert_eq!(action_name(&Operation::GiveCommand(order)), "ReleaseHungProcess");
+}
+
+#[test]
 fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
     let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
     let now = "2025-01-01T00:00:00Z".parse().unwrap();

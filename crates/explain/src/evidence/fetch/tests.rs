@@ -97,7 +97,7 @@ async fn the_command_runs_in_the_probes_pod_of_that_node() {
     let text = json!([{"name": "a".repeat(200_000)}]).to_string().into_bytes();
     let (client, asked) = server(pods("Running"), Exec::Runs(text, "", "Success")).await;
     let bundles = fetch(client, "worker-1", Some("f-1")).await.unwrap();
-    assert_eq!(bundles[0]["name"].as_str().unwrap().len(), 200_000);
+    assert_eq!(bundles[0].as_ref().unwrap()["name"].as_str().unwrap().len(), 200_000);
     let asked = asked.lock().unwrap();
     assert!(
         asked[0].contains("/namespaces/nrh-node/pods?") && asked[0].contains("spec.nodeName%3Dworker-1"),
@@ -107,6 +107,16 @@ async fn the_command_runs_in_the_probes_pod_of_that_node() {
         "command=%2Fnrh&command=evidence&command=--local&command=--output&command=json&command=--fault&command=f-1";
     let exec = "/namespaces/nrh-node/pods/nrh-probe-x/exec?";
     assert!(asked[1].contains(exec) && asked[1].contains(command) && asked[1].contains("container=probe"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn what_could_be_read_is_passed_on_with_what_could_not() {
+    let exec = Exec::Runs(br#"[{"name": "a-1"}]"#.to_vec(), "1 bundle(s) could not be read", "Failure");
+    let (client, _) = server(pods("Running"), exec).await;
+    let bundles = fetch(client, "worker-1", None).await.unwrap();
+    assert_eq!(bundles[0].as_ref().unwrap()["name"], "a-1");
+    let failure = bundles[1].as_ref().unwrap_err().to_string();
+    assert!(bundles.len() == 2 && failure.ends_with("failed there: 1 bundle(s) could not be read"), "{failure}");
 }
 
 #[tokio::test]

@@ -6,15 +6,15 @@ use std::fmt;
 use std::iter::Peekable;
 
 /// One of the maps, in the order of its keys.
-pub struct Along<I: Iterator>(Peekable<I>);
+pub struct SortedCursor<I: Iterator>(Peekable<I>);
 
-impl<I: Iterator> fmt::Debug for Along<I> {
+impl<I: Iterator> fmt::Debug for SortedCursor<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Along")
+        f.write_str("SortedCursor")
     }
 }
 
-impl<'k, V, I: Iterator<Item = (&'k String, V)>> Along<I> {
+impl<'k, V, I: Iterator<Item = (&'k String, V)>> SortedCursor<I> {
     /// Walks these entries, which are in the order of their keys.
     pub fn new(all: impl IntoIterator<IntoIter = I>) -> Self {
         Self(all.into_iter().peekable())
@@ -48,9 +48,9 @@ mod tests {
             asked in prop::collection::btree_set("[a-c]{0,3}", 0..20),
         ) {
             let (map, asked): (BTreeMap<String, u8>, BTreeSet<String>) = (map, asked);
-            let mut along = Along::new(&map);
+            let mut cursor = SortedCursor::new(&map);
             for key in &asked {
-                prop_assert_eq!(along.at(key), map.get(key));
+                prop_assert_eq!(cursor.at(key), map.get(key));
             }
         }
     }
@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn what_is_found_can_be_changed() {
         let mut map = BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]);
-        let mut along = Along::new(&mut map);
-        for value in ["a", "aa", "b"].into_iter().filter_map(|key| along.at(key)) {
+        let mut cursor = SortedCursor::new(&mut map);
+        for value in ["a", "aa", "b"].into_iter().filter_map(|key| cursor.at(key)) {
             *value += 1;
         }
         assert_eq!(map.into_values().collect::<Vec<_>>(), [2, 3]);
