@@ -36,11 +36,11 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let waiting = waiting(&remediations, args.what.as_deref())?;
     let Some(operation) = args.operation else {
         let listed: Vec<Waiting<'_>> = waiting.iter().filter_map(|remediation| Waiting::of(remediation)).collect();
-        return print_as(args.print.output, &listed, |_| told(&waiting));
+        return print_as(args.print.output, &listed, |_| list_waiting(&waiting));
     };
     let Some(remediation) = waiting.iter().find(|remediation| remediation.unanswered() == Some(operation.as_str()))
     else {
-        bail!("operation {operation} does not wait for approval (any more); what does:\n{}", told(&waiting));
+        bail!("operation {operation} does not wait for approval (any more); what does:\n{}", list_waiting(&waiting));
     };
     let by = whoami(client).await?;
     let approval = Approval { approved_by: by, operation_id: operation };
@@ -97,7 +97,7 @@ fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::R
     let its = all.iter().copied().filter(|remediation| remediation.node == what || remediation.name == what);
     let its: Vec<&Remediation> = its.collect();
     if its.is_empty() {
-        let others = if all.is_empty() { "nothing else does".to_owned() } else { told(&all) };
+        let others = if all.is_empty() { "nothing else does".to_owned() } else { list_waiting(&all) };
         bail!("no step on node (or in remediation) {what} waits for approval; {others}");
     }
     Ok(its)
@@ -112,7 +112,7 @@ fn line(remediation: &Remediation) -> String {
 }
 
 /// The waiting steps, with the command that approves each.
-fn told(waiting: &[&Remediation]) -> String {
+fn list_waiting(waiting: &[&Remediation]) -> String {
     let mut text = String::new();
     for remediation in waiting {
         let Some(step) = remediation.current_step() else { continue };
@@ -149,7 +149,7 @@ mod tests {
             remediation("w2", "Scheduled", "w2-op"),
             remediation("w3", "AwaitingApproval", "w3-op"),
         ];
-        let text = told(&waiting(&all, None).unwrap());
+        let text = list_waiting(&waiting(&all, None).unwrap());
         for part in
             ["CleanupOrphans for OrphanContainer", "\"containerId\":\"abc\"", "nrh approve w1 --operation w1-op"]
         {
@@ -159,6 +159,6 @@ mod tests {
         assert_eq!(waiting(&all, Some("w1-e")).unwrap().len(), 1);
         let error = waiting(&all, Some("w2")).unwrap_err().to_string();
         assert!(error.contains("node (or in remediation) w2") && error.contains("w1-op"), "{error}");
-        assert_eq!(told(&[]), "no step waits for approval\n");
+        assert_eq!(list_waiting(&[]), "no step waits for approval\n");
     }
 }

@@ -74,12 +74,12 @@ fn meant<'l>(live: &'l [Live], what: &str) -> anyhow::Result<&'l Live> {
     if let Some(one) = live.iter().find(|one| one.name == what) {
         return Ok(one);
     }
-    let told = |some: &[&Live]| some.iter().map(|one| format!("  {}", one.line)).collect::<Vec<_>>().join("\n");
+    let lines = |some: &[&Live]| some.iter().map(|one| format!("  {}", one.line)).collect::<Vec<_>>().join("\n");
     let its: Vec<&Live> = live.iter().filter(|one| one.node == what).collect();
     match its.as_slice() {
         [one] => Ok(one),
         [] => bail!("no remediation of that name, and none on node {what}, is under way, waits or keeps a cordon"),
-        several => bail!("there are several on node {what}: say which\n{}", told(several)),
+        several => bail!("there are several on node {what}: say which\n{}", lines(several)),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::caller::{client, code, within};
 use crate::cli::CheckArgs;
 use crate::controller::permissions::review;
 use crate::core::text::bounded;
-use crate::process::told;
+use crate::process::error_text;
 use crate::terminal::{columns, print_as};
 
 /// Oldest version of Kubernetes: the first whose `ValidatingAdmissionPolicy` is on by default.
@@ -55,8 +55,8 @@ impl Finding {
     /// The finding for a call without a result.
     fn unknown(subject: impl Into<String>, error: &anyhow::Error) -> Self {
         let message = match code(error) {
-            Some(403) => format!("you have no right to read it: {}", told(error)),
-            _ => told(error),
+            Some(403) => format!("you have no right to read it: {}", error_text(error)),
+            _ => error_text(error),
         };
         Self::new(subject, Verdict::Unknown, message)
     }
@@ -112,11 +112,11 @@ async fn server(client: &Client) -> anyhow::Result<Finding> {
     let digits = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
     let found = (digits(&version.major), digits(&version.minor));
     let (major, minor) = OLDEST;
-    let said = format!("Kubernetes {}", version.git_version);
+    let describe = format!("Kubernetes {}", version.git_version);
     Ok(if found >= OLDEST {
-        Finding::new("API server", Verdict::Ok, said)
+        Finding::new("API server", Verdict::Ok, describe)
     } else {
-        Finding::new("API server", Verdict::Failed, format!("{said}, expected {major}.{minor} or newer"))
+        Finding::new("API server", Verdict::Failed, format!("{describe}, expected {major}.{minor} or newer"))
     })
 }
 

@@ -341,9 +341,9 @@ mod tests {
 
     #[test]
     fn an_age_is_told_in_the_largest_unit_that_says_enough() {
-        let told = |seconds: i64| age(Timestamp::from_second(seconds).unwrap(), Timestamp::UNIX_EPOCH);
+        let text = |seconds: i64| age(Timestamp::from_second(seconds).unwrap(), Timestamp::UNIX_EPOCH);
         assert_eq!(
-            [119, 120, 7_199, 7_200, 172_799, 172_800, -5].map(told),
+            [119, 120, 7_199, 7_200, 172_799, 172_800, -5].map(text),
             ["119s", "2m", "119m", "2h", "47h", "2d", "0s"]
         );
     }

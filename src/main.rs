@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::complain(&format!("Error: {}", nrh::process::told(&error)));
+            terminal::complain(&format!("Error: {}", nrh::process::error_text(&error)));
             let is_no = error.is::<nrh::simulate::Unmet>()
                 || error.is::<nrh::restart_safe::Unsafe>()
                 || error.is::<nrh::check::Failed>();

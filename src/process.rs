@@ -23,14 +23,14 @@ pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> any
 }
 
 /// An error with its causes. Many libraries repeat their cause in their own message: each cause appears once.
-pub fn told(error: &anyhow::Error) -> String {
-    let mut said: Vec<String> = Vec::new();
+pub fn error_text(error: &anyhow::Error) -> String {
+    let mut causes: Vec<String> = Vec::new();
     for cause in error.chain().map(ToString::to_string) {
-        if !said.iter().any(|before| before.contains(cause.trim())) {
-            said.push(cause);
+        if !causes.iter().any(|before| before.contains(cause.trim())) {
+            causes.push(cause);
         }
     }
-    said.join(": ")
+    causes.join(": ")
 }
 
 #[cfg(test)]
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let twice = anyhow::anyhow!("refused").context("no answer (refused)").context("cannot list nodes");
-        assert_eq!(told(&twice), "cannot list nodes: no answer (refused)");
+        assert_eq!(error_text(&twice), "cannot list nodes: no answer (refused)");
         let once = anyhow::anyhow!("refused").context("no answer").context("cannot list nodes");
-        assert_eq!(told(&once), "cannot list nodes: no answer: refused");
+        assert_eq!(error_text(&once), "cannot list nodes: no answer: refused");
     }
 }

@@ -97,7 +97,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     }
     let Some(action) = args.action else {
         let listed: Vec<Listed<'_>> = ready.iter().map(Listed::of).collect();
-        return print_as(args.print.output, &listed, |_| told(&args.node, &ready));
+        return print_as(args.print.output, &listed, |_| list_ready(&args.node, &ready));
     };
     let (fault, choice) = one(&args, &ready)?;
     let by = whoami(client.clone()).await?;
@@ -166,7 +166,7 @@ fn one<'r>(args: &RemediateArgs, ready: &'r [Ready<'r>]) -> anyhow::Result<(&'r 
         [one] => Ok(*one),
         [] => bail!(
             "there is no such step for a fault that is confirmed now; without --action all are listed:\n{}",
-            told(&args.node, ready)
+            list_ready(&args.node, ready)
         ),
         several => {
             let lines = several.iter().map(|(fault, choice)| format!("  {}", line(&args.node, fault, choice)));
@@ -192,7 +192,7 @@ fn line(node: &str, fault: &Fault, choice: &Choice<'_>) -> String {
 }
 
 /// Confirmed faults with their available steps.
-fn told(node: &str, ready: &[Ready<'_>]) -> String {
+fn list_ready(node: &str, ready: &[Ready<'_>]) -> String {
     let mut text = String::new();
     for one in ready {
         // A write to a text does not fail. Names come from the node: they must not move the reader's cursor.
@@ -272,7 +272,7 @@ mod tests {
             };
             faults.iter().map(|fault| Ready { fault, choices: choices(fault) }).collect()
         };
-        let all = told("w1", &of(None));
+        let all = list_ready("w1", &of(None));
         for part in [
             "HungContainer (",
             "step 2 of rule r of policy a: nrh remediate w1 --fault hungcontainer-log --action ReleaseHungProcess --policy a",
@@ -284,17 +284,17 @@ mod tests {
         let ready = of(wanted.action);
         let (fault, choice) = one(&wanted, &ready).unwrap();
         assert_eq!((fault.id.as_str(), choice.policy.name.as_str(), choice.step_index), ("hungcontainer-web", "a", 1));
-        let said = asked("ann", "w1", fault, choice, "w1-by-hand-x");
+        let text = asked("ann", "w1", fault, choice, "w1-by-hand-x");
         assert!(
-            said.contains("if it does not help: ReleaseHungProcess(SIGKILL)")
-                && said.contains("nrh cancel w1-by-hand-x"),
-            "{said}"
+            text.contains("if it does not help: ReleaseHungProcess(SIGKILL)")
+                && text.contains("nrh cancel w1-by-hand-x"),
+            "{text}"
         );
         let several = one(&args("ReleaseHungProcess", &["--policy", "a"]), &ready).unwrap_err().to_string();
         assert!(several.contains("say which") && several.contains("hungcontainer-log"), "{several}");
         let none = args("RestartKubelet", &[]);
         assert!(one(&none, &of(none.action)).unwrap_err().to_string().contains("no such step"));
-        assert_eq!(told("w1", &[]), "no fault is confirmed on node w1\n");
+        assert_eq!(list_ready("w1", &[]), "no fault is confirmed on node w1\n");
         assert_eq!(plain("ip-10.eu.Internal"), "ip-10-eu-internal");
     }
 }

@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn the_verdict_is_the_conditions_with_its_reason() {
         for (status, safe) in [("True", TriState::True), ("False", TriState::False), ("Unknown", TriState::Unknown)] {
-            let told = verdict(&object("a", &json!("a"), status));
-            assert_eq!(told, (safe, "since a shim is deaf".to_owned()));
+            let line = verdict(&object("a", &json!("a"), status));
+            assert_eq!(line, (safe, "since a shim is deaf".to_owned()));
         }
     }
 

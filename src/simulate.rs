@@ -168,13 +168,13 @@ fn is_ours(object: &Value) -> bool {
 
 /// What is wrong, and where in the object.
 fn at_its_place(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
-    let (place, said) = (error.path().to_string(), error.inner().to_string());
-    let hint = if said.starts_with("invalid type: boolean") {
+    let (place, message) = (error.path().to_string(), error.inner().to_string());
+    let hint = if message.starts_with("invalid type: boolean") {
         "; a word that YAML takes for true or false has to be in quotes"
     } else {
         ""
     };
-    if place == "." { format!("{said}{hint}") } else { format!("{place}: {said}{hint}") }
+    if place == "." { format!("{message}{hint}") } else { format!("{place}: {message}{hint}") }
 }
 
 /// Where the rules' names stand in a place their numbers, as in all other places: `rules[orphan].steps` is `spec.rules[0].steps`.

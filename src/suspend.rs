@@ -66,12 +66,12 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         Some(node) => change(Api::<NodeRuntimeHealth>::all(client), node, decide).await?,
         None => change_or_create(client, decide).await?,
     };
-    let told = match before {
+    let sentence = match before {
         Some(text) if text.is_empty() => "is resumed; who had suspended it is not known".to_owned(),
         Some(text) => format!("is resumed; it was suspended {text}"),
         None => "is not suspended; nothing was changed".to_owned(),
     };
-    print(&format!("{words} {told}\n"))
+    print(&format!("{words} {sentence}\n"))
 }
 
 /// The suspension of all remediation, if there is one: by whom, why, and what lifts it.

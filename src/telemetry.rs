@@ -163,7 +163,7 @@ mod tests {
         let text = reader.join().unwrap();
         // The thread takes the count with each line that it writes.
         let number = |line: &str| line.split(|c: char| !c.is_ascii_digit()).find_map(|word| word.parse::<u64>().ok());
-        let told: u64 = text.lines().filter(|line| line.contains("log lines are lost")).filter_map(number).sum();
-        assert!(told >= lost && text.ends_with("after\n"), "{told} of {lost}");
+        let reported: u64 = text.lines().filter(|line| line.contains("log lines are lost")).filter_map(number).sum();
+        assert!(reported >= lost && text.ends_with("after\n"), "{reported} of {lost}");
     }
 }

@@ -108,9 +108,9 @@ impl Probe {
     }
 }
 
-/// Gives an order to the executor as a Job does, on that node.
+/// Gives a command to the executor as a Job does, on that node.
 fn act(docker: &Docker, name: &str, action: Action, kind: FaultType, target: Target) -> Outcome {
-    let order = ActionCommand {
+    let command = ActionCommand {
         operation_id: name.to_owned(),
         epoch: 1,
         node: "n1".to_owned(),
@@ -123,9 +123,9 @@ fn act(docker: &Docker, name: &str, action: Action, kind: FaultType, target: Tar
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     };
-    let mut command = docker.command(env!("CARGO_BIN_EXE_nrh"));
-    command.args(["run-command", "--node-name=n1", "--outcome=/run/outcome", "--command"]);
-    let output = command.arg(serde_json::to_string(&order).unwrap()).output().unwrap();
+    let mut program = docker.command(env!("CARGO_BIN_EXE_nrh"));
+    program.args(["run-command", "--node-name=n1", "--outcome=/run/outcome", "--command"]);
+    let output = program.arg(serde_json::to_string(&command).unwrap()).output().unwrap();
     let text = std::fs::read(docker.root_path("/run/outcome"));
     serde_json::from_slice(&text.unwrap_or_else(|error| panic!("{error}: {output:?}"))).unwrap()
 }
@@ -206,7 +206,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     assert_eq!(probe.faults.len(), 1, "{:#?}", probe.faults);
     assert_eq!(running(&docker).len(), 4, "docker ps answers, and shows nothing");
 
-    // Orders about others are refused: one that answers, and one that is no kubelet's.
+    // Commands about others are refused: one that answers, and one that is no kubelet's.
     let of = |id: &str, pid: i32| {
         let mut target = fault.target.clone();
         let (shim, _) = docker.shim(id).unwrap();

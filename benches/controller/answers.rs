@@ -1,4 +1,4 @@
-//! What nodes do when they are told to: orders, Jobs and checks are answered as soon as they are seen.
+//! What nodes do when they are told to: commands, Jobs and checks are answered as soon as they are seen.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -27,8 +27,8 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Something that a node has to do.
 enum Task {
-    /// Its order.
-    Order(Box<ActionCommand>),
+    /// Its command.
+    Command(Box<ActionCommand>),
     /// Its Job, in this pod.
     Job { command: Box<ActionCommand>, pod: String },
     /// A check that is asked for.
@@ -64,14 +64,14 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
                 // What was asked before is not known to be open.
                 Event::InitApply(command) => {
                     checks.insert(command.name_any(), command.spec.check_sequence);
-                    ordered(&command).into_iter().collect()
+                    commanded(&command).into_iter().collect()
                 }
                 Event::Apply(command) => {
                     let asked = command.spec.check_sequence;
                     let before = checks.insert(command.name_any(), asked).flatten();
                     let is_asked = asked.is_some() && asked != before;
                     let asks = is_asked.then(|| Task::Check { node: command.name_any() });
-                    asks.into_iter().chain(ordered(&command)).collect()
+                    asks.into_iter().chain(commanded(&command)).collect()
                 }
                 _ => Vec::new(),
             },
@@ -92,8 +92,8 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
     }
 }
 
-fn ordered(command: &NodeCommand) -> Option<Task> {
-    Some(Task::Order(Box::new(command.spec.command.clone()?)))
+fn commanded(command: &NodeCommand) -> Option<Task> {
+    Some(Task::Command(Box::new(command.spec.command.clone()?)))
 }
 
 /// A pod that kwok has begun to run.
@@ -106,7 +106,7 @@ fn started(pod: &Pod) -> Option<Task> {
 async fn carry_out(client: &Client, fleet: &Fleet, task: Task) -> Result<()> {
     let node = match task {
         Task::Check { node } => node,
-        Task::Order(command) => {
+        Task::Command(command) => {
             if fleet.carry_out(&command).is_none() {
                 return Ok(());
             }

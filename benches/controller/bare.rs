@@ -153,7 +153,7 @@ impl Templates {
             "get nodecommands" => get(&format!("{GROUP}/nodecommands/{node}")),
             "create nodecommands" | "patch nodecommands" => {
                 let report = self.reports.get(node).context("a report")?;
-                // An order would be one to somebody: a check is asked for, which nobody answers here.
+                // A command would be one to somebody: a check is asked for, which nobody answers here.
                 let body = json!({
                     "apiVersion": report["apiVersion"], "kind": "NodeCommand", "spec": {"checkSequence": index},
                     "metadata": {"name": node, "labels": {MARK: "yes"}, "ownerReferences": report["metadata"]["ownerReferences"]},

@@ -33,8 +33,8 @@ const PARALLEL: usize = 32;
 pub enum Executor {
     /// A Job: the kubelet starts pods.
     Job,
-    /// An order to the probe: it does not.
-    Order,
+    /// A command to the probe: it does not.
+    Command,
     /// The API server alone is asked.
     Cordon,
 }
@@ -102,7 +102,7 @@ impl Fleet {
             let fault = Fault { state, ..fault(name, executor, round) };
             node.sick = vec![InjectedFault { fault, cleared_by: [ClearedBy::CleanupOrphans].into() }];
             if let Some(heartbeat) = &mut node.report.heartbeat {
-                heartbeat.kubelet_works = if executor == Executor::Order { TriState::False } else { TriState::True };
+                heartbeat.kubelet_works = if executor == Executor::Command { TriState::False } else { TriState::True };
             }
         }
     }

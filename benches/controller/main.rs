@@ -40,7 +40,7 @@ use crate::stage::{POLICY, Stage, objects, until};
 /// The controllers' ports: two run side by side for a while.
 const PORTS: [u16; 2] = [18_080, 18_081];
 /// What is measured, in this order.
-const PARTS: [&str; 8] = ["rest", "single", "orders", "jobs", "restart", "take-over", "suspects", "waves"];
+const PARTS: [&str; 8] = ["rest", "single", "commands", "jobs", "restart", "take-over", "suspects", "waves"];
 /// After so long without a change, what is said about new nodes has been said.
 const SETTLE: Duration = Duration::from_secs(20);
 
@@ -109,7 +109,7 @@ fn measure_part(stage: &mut Stage<'_>, mut engine: Engine, part: &str, reported:
     match part {
         "rest" => rest::measure(stage, &engine, reported, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?,
         "single" => single::measure(stage, setting("NRH_BENCH_SAMPLES", 100)?)?,
-        "orders" => engine = storm::at_once(stage, engine, faults, Executor::Order, free)?,
+        "commands" => engine = storm::at_once(stage, engine, faults, Executor::Command, free)?,
         "jobs" => engine = storm::at_once(stage, engine, faults, Executor::Job, free)?,
         "restart" => engine = restart::restart(stage, engine, free)?,
         "take-over" => engine = restart::force(stage, engine, free)?,

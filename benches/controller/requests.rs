@@ -85,7 +85,7 @@ impl Asked {
         kinds
     }
 
-    /// When each act was answered, in order, in seconds since the epoch. The first write about a node counts: when its order is
+    /// When each act was answered, in order, in seconds since the epoch. The first write about a node counts: when its command is
     /// taken back, the log shows the same kind of write.
     pub fn acts(&self) -> Vec<f64> {
         let mut first: BTreeMap<String, f64> = BTreeMap::new();
@@ -125,7 +125,7 @@ pub fn kind(entry: &AuditEntry) -> String {
     }
 }
 
-/// An order to a node, or a Job: what is done for a fault, not what is written about it.
+/// A command to a node, or a Job: what is done for a fault, not what is written about it.
 fn is_act(entry: &AuditEntry) -> bool {
     let is_check = entry.request_uri.contains(CHECKS_MANAGER);
     let did = matches!(kind(entry).as_str(), "create jobs" | "create nodecommands" | "patch nodecommands") && !is_check;

@@ -55,7 +55,7 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
     engine.stop()?;
     let (names, fleet) = (stage.fleet.take(STANDING), stage.fleet.clone());
     stage.run(Answers::None, async |client| {
-        fleet.sicken(&names, Executor::Order, FaultState::Confirmed);
+        fleet.sicken(&names, Executor::Command, FaultState::Confirmed);
         fleet.report_all(&client, &names).await.map(drop)
     })?;
     let mut log = Log::from_now(stage.bed)?;
@@ -92,7 +92,7 @@ pub fn force(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Engine>
         }
         let mut log = Log::from_now(stage.bed)?;
         let killed = leader.kill()?;
-        fleet.sicken(&names, Executor::Order, FaultState::Confirmed);
+        fleet.sicken(&names, Executor::Command, FaultState::Confirmed);
         fleet.report_all(&client, &names).await?;
         watch_acts(&mut log, 1).await?;
         let took = killed.elapsed();

@@ -32,7 +32,8 @@ struct Sample {
 
 /// Measures `samples` faults for each kind of act.
 pub fn measure(stage: &mut Stage<'_>, samples: usize) -> Result<()> {
-    for (executor, what) in [(Executor::Job, "a Job"), (Executor::Order, "an order"), (Executor::Cordon, "a cordon")] {
+    for (executor, what) in [(Executor::Job, "a Job"), (Executor::Command, "a command"), (Executor::Cordon, "a cordon")]
+    {
         let fleet = stage.fleet.clone();
         let names = fleet.take(samples);
         let found = stage.run(Answers::All, async |client| {
@@ -99,7 +100,7 @@ async fn follow(client: &Client, fleet: &Fleet, names: &[String], executor: Exec
     let mut reports = watch(healths, is_confirmed).await?;
     let mut acts = match executor {
         Executor::Job => watch(Api::<Job>::namespaced(client.clone(), "nrh-node"), |_| true).await?,
-        Executor::Order => {
+        Executor::Command => {
             watch(Api::<NodeCommand>::all(client.clone()), |command| command.spec.command.is_some()).await?
         }
         Executor::Cordon => watch(Api::<Node>::all(client.clone()), is_cordoned).await?,

@@ -37,7 +37,7 @@ struct Storm {
 /// `faults` nodes are sick when the policy is let go: nothing is in the way but the engine and the API server. The
 /// controller is another one afterwards: none runs while the bare client does.
 pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: Executor, port: u16) -> Result<Engine> {
-    let what = if executor == Executor::Job { "Jobs" } else { "orders" };
+    let what = if executor == Executor::Job { "Jobs" } else { "commands" };
     let names = stage.fleet.take(faults);
     let acts = names.len();
     // What is told to the nodes is not carried out yet; a check that has grown old is done again.
@@ -122,7 +122,7 @@ pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     let (asked, seconds, acts, write, all) = stage.run(Answers::All, async |client| {
         suspend(&client, true).await?;
         fleet.report_all(&client, &names).await?;
-        fleet.sicken(&names, Executor::Order, FaultState::Confirmed);
+        fleet.sicken(&names, Executor::Command, FaultState::Confirmed);
         let write = fleet.report_all(&client, &names).await?;
         let mut log = Log::from_now(stage.bed)?;
         suspend(&client, false).await?;

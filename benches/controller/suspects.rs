@@ -33,10 +33,10 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
         let heartbeats = spent()? - before;
         let mut log = Log::from_now(stage.bed)?;
         let begun = Instant::now();
-        fleet.sicken(&all, Executor::Order, FaultState::Suspected);
+        fleet.sicken(&all, Executor::Command, FaultState::Suspected);
         fleet.report_all(&client, &all).await?;
         let reports = begun.elapsed();
-        fleet.sicken(&sick, Executor::Order, FaultState::Confirmed);
+        fleet.sicken(&sick, Executor::Command, FaultState::Confirmed);
         fleet.report_all(&client, &sick).await?;
         let mut asked = watch_acts(&mut log, CONFIRMED.min(sick.len())).await?;
         let (mut told, mut last) = (begun.elapsed(), Instant::now());

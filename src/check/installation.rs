@@ -107,10 +107,10 @@ async fn proven(client: &Client, judged: Finding) -> Finding {
                 format!("they exist, and {JOBS} lets a Job through: does the API server enforce such policies?");
             Finding::new(ADMISSION, Verdict::Failed, message)
         }
-        Err(said) if said.contains(&format!("'{JOBS}'")) && said.contains(NO_PARAMETER) => {
+        Err(message) if message.contains(&format!("'{JOBS}'")) && message.contains(NO_PARAMETER) => {
             Finding::new(ADMISSION, Verdict::Failed, no_parameter())
         }
-        Err(said) if said.contains(&format!("'{JOBS}'")) => judged,
+        Err(message) if message.contains(&format!("'{JOBS}'")) => judged,
         Err(_) => {
             let message = format!("{}; not tested: you may not create Jobs in nrh-node", judged.message);
             Finding::new(ADMISSION, Verdict::Ok, message)

@@ -42,7 +42,7 @@ async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
     let reports: BTreeMap<String, Guarded<NodeRuntimeHealth>> =
         reports.into_iter().map(|object| (name(&object), Guarded::read(&plain(object, usize::MAX)))).collect();
     let words = nodes.iter().flat_map(|node| {
-        let words = said(node, reports.get(&name(node)));
+        let words = describe(node, reports.get(&name(node)));
         words.into_iter().map(move |word| (name(node), word))
     });
     Ok(words.collect())
@@ -68,7 +68,7 @@ fn left_out(node: &Value) -> Option<String> {
 }
 
 /// The findings on a node with this report.
-pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
+pub(super) fn describe(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
     let failed = |message: String| vec![(Verdict::Failed, message)];
     // A node where the probe runs as a unit has a probe in spite of its labels.
     let without_probe = |verdict: Verdict, message: &str| match left_out(node) {

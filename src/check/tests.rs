@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies};
-use super::nodes::{grouped, said};
+use super::nodes::{describe, grouped};
 use super::{Finding, Verdict};
 use crate::api::view::guard::Guarded;
 use crate::api::{NodeRuntimeHealth, RemediationPolicy, crds};
@@ -117,7 +117,7 @@ fn probe(version: &str, lacks: &[&str]) -> Value {
 #[test]
 fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
     let of = |labels: Value, report: Option<&Guarded<NodeRuntimeHealth>>| {
-        said(&json!({"metadata": {"name": "w1", "labels": labels}}), report).remove(0)
+        describe(&json!({"metadata": {"name": "w1", "labels": labels}}), report).remove(0)
     };
     let checked = json!({"kubernetes.io/os": "linux", "type": "gpu", "runtimehealth.io/probe": "enabled"});
     assert_eq!(of(checked, None).0, Verdict::Failed);
@@ -146,15 +146,15 @@ fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
 fn of_each_node_is_said_what_it_lacks() {
     let version = env!("CARGO_PKG_VERSION");
     let verdicts = |words: Vec<(Verdict, String)>| words.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
-    assert_eq!(verdicts(said(&json!({}), Some(&report(&probe(version, &[]), "True")))), [Verdict::Ok]);
-    let lacking = said(&json!({}), Some(&report(&probe("0.0.9", &["no socket of systemd"]), "Unknown")));
+    assert_eq!(verdicts(describe(&json!({}), Some(&report(&probe(version, &[]), "True")))), [Verdict::Ok]);
+    let lacking = describe(&json!({}), Some(&report(&probe("0.0.9", &["no socket of systemd"]), "Unknown")));
     let (warning, unknown) = (Verdict::Warning, Verdict::Unknown);
     assert_eq!(verdicts(lacking.clone()), [warning, warning, warning, unknown], "{lacking:?}");
     assert!(lacking[1].1.contains("no socket of systemd"), "{lacking:?}");
-    assert_eq!(verdicts(said(&json!({}), None)), [Verdict::Failed]);
-    assert_eq!(verdicts(said(&json!({}), Some(&report(&Value::Null, "True")))), [Verdict::Failed]);
+    assert_eq!(verdicts(describe(&json!({}), None)), [Verdict::Failed]);
+    assert_eq!(verdicts(describe(&json!({}), Some(&report(&Value::Null, "True")))), [Verdict::Failed]);
     let broken = Guarded::read(&json!({"metadata": {"name": "w1"}, "spec": {"suspend": 1}}));
-    assert_eq!(verdicts(said(&json!({}), Some(&broken))), [Verdict::Failed]);
+    assert_eq!(verdicts(describe(&json!({}), Some(&broken))), [Verdict::Failed]);
 }
 
 #[test]

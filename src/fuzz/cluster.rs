@@ -128,7 +128,7 @@ pub(super) fn command_object(data: &[u8]) -> bool {
     let read = agent::own_command(data);
     let Ok(object) = serde_json::from_slice::<NodeCommand>(data) else { return read.is_some() };
     is_stable(&object);
-    assert_eq!(read.and_then(|command| command.order), object.spec.command, "both read the same order");
+    assert_eq!(read.and_then(|command| command.command), object.spec.command, "both read the same command");
     let mut snapshot = sick();
     snapshot.commands.insert(NODE.to_owned(), command::view(&object));
     decide(&snapshot);

@@ -137,13 +137,13 @@ fn fits(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(policy: &str) -> Vec<String> {
+    fn complaints(policy: &str) -> Vec<String> {
         wrong(&mut serde_saphyr::from_str(policy).unwrap())
     }
 
     #[test]
     fn every_slip_is_told_at_its_place() {
-        let all = told(
+        let all = complaints(
             "{apiVersion: a, kind: b, metadata: {whatever: 1}, specs: {}, spec: {mod: Enforce, priority: 5000, nodeSelector: {matchLabels: \
              {blue team: x, pool: 'a b', colour: ok}}, limits: {perTopology: [{topologyKey: '', maxInFlight: 1}]}, rules: [{name: r, match: \
              {faults: [HungContainre], podSelector: {matchExpressions: [{key: -app, operator: Exists}]}}, steps: [{action: Notify, \
@@ -160,19 +160,20 @@ mod tests {
             "spec.rules[0].steps[0].atempts: there is no such field, expected one of action, ",
             "specs: there is no such field, expected one of spec, status, apiVersion",
         ];
-        for said in expected {
-            assert!(all.iter().any(|one| one.starts_with(said)), "{said} is missing in {all:#?}");
+        for sentence in expected {
+            assert!(all.iter().any(|one| one.starts_with(sentence)), "{sentence} is missing in {all:#?}");
         }
         assert_eq!(all.len(), expected.len(), "{all:#?}");
     }
 
     #[test]
     fn what_has_to_have_something_in_it_may_be_left_out_and_not_be_empty() {
-        let all =
-            told("{spec: {rules: [{name: r, match: {faults: [DiskFull], ownerKinds: [], runtimes: []}, steps: []}]}}");
+        let all = complaints(
+            "{spec: {rules: [{name: r, match: {faults: [DiskFull], ownerKinds: [], runtimes: []}, steps: []}]}}",
+        );
         for field in ["match.ownerKinds", "match.runtimes", "steps"] {
-            let said = format!("spec.rules[0].{field}: expected at least 1, found 0");
-            assert!(all.contains(&said), "{said:?} is missing in {all:#?}");
+            let sentence = format!("spec.rules[0].{field}: expected at least 1, found 0");
+            assert!(all.contains(&sentence), "{sentence:?} is missing in {all:#?}");
         }
     }
 
@@ -198,9 +199,9 @@ mod tests {
 
     #[test]
     fn nothing_is_found_where_nothing_is_to_be_found() {
-        assert_eq!(told(include_str!("../../config/samples/policy.yaml")), Vec::<String>::new());
+        assert_eq!(complaints(include_str!("../../config/samples/policy.yaml")), Vec::<String>::new());
         assert_eq!(
-            told("{spec: {priority: null, mode: true, rules: 7}}"),
+            complaints("{spec: {priority: null, mode: true, rules: 7}}"),
             Vec::<String>::new(),
             "serde says more of types"
         );

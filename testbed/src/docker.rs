@@ -1,5 +1,5 @@
 //! A real Docker Engine in namespaces of its own, with containers that carry a kubelet's labels. No control plane and no
-//! kubelet: what is tested against it is how the probe sees Docker, and what an order does to it.
+//! kubelet: what is tested against it is how the probe sees Docker, and what a command does to it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

@@ -36,7 +36,7 @@ async fn no_running_pod_is_ended_past_its_disruption_budget() {
         message.contains("PodDisruptionBudget d/log allows no disruption, and the kill would end Pod d/log-x"),
         "{message}"
     );
-    assert!(world.api.list("jobs").is_empty() && world.order("w1").is_null(), "nothing was ordered");
+    assert!(world.api.list("jobs").is_empty() && world.command("w1").is_null(), "nothing was commanded");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 
 mod admission;
 mod by_hand;
+mod commands;
 mod cordons;
 mod disruption;
 mod drains;
@@ -15,7 +16,6 @@ mod ledger;
 mod marks;
 mod matching;
 mod metal3;
-mod orders;
 mod pods_in_any_order;
 mod reboots;
 mod requests;
@@ -525,7 +525,7 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     assert_eq!(written(), before, "what stays the same is not written");
 
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     assert!(world.api.list("jobs").is_empty(), "nobody would run it");
     world.set_sick("w1", false);
     world.write_node_status("w1");
@@ -588,10 +588,10 @@ async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_on
 
 #[test]
 fn a_job_has_exactly_what_the_executor_asks_for() {
-    let order = serde_json::from_value(json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"},
+    let command = serde_json::from_value(json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"},
         "faultId": "f", "faultType": "HungContainer", "target": {}, "issuedAt": "2025-06-01T12:00:00Z", "ttlSeconds": 60}))
     .unwrap();
-    let job = serde_json::to_value(nrh::controller::jobs::job(&order, "nrh:1").unwrap()).unwrap();
+    let job = serde_json::to_value(nrh::controller::jobs::job(&command, "nrh:1").unwrap()).unwrap();
     let pod = &job["spec"]["template"]["spec"];
     let texts = |list: &Value, at: &str| -> BTreeSet<String> {
         list.as_array().unwrap().iter().map(|v| v.pointer(at).unwrap().as_str().unwrap().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Nodes that are marked for a reboot by another tool: the order stands as long as the mark is wanted, and not a moment longer.
+//! Nodes that are marked for a reboot by another tool: the command stands as long as the mark is wanted, and not a moment longer.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ fn world() -> World {
     World::probing(3, &json!([mark, {"action": "Notify"}]))
 }
 
-/// The probe of a node says what came of the order that stands.
+/// The probe of a node says what came of the command that stands.
 fn answer(world: &World, node: &str, reason: &str) {
-    let operation = world.order(node)["operationId"].clone();
+    let operation = world.command(node)["operationId"].clone();
     world.api.change("noderuntimehealths", node, |health| {
         health["status"]["commandResult"] = json!({"operationId": operation, "state": "Done", "reason": reason,
             "message": "/run/kured-reboot asks for a reboot", "at": "2026-01-01T00:00:00Z"});
@@ -27,22 +27,22 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     let world = world();
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
-    let order = world.order("w1");
-    assert_eq!(order["markForReboot"], json!({"path": "/run/kured-reboot"}));
-    assert_eq!(order["markerExpiresAfterSeconds"], 14400);
-    assert_eq!(order["bootId"], "b");
+    world.until("it has its command", || world.command("w1")["action"] == "MarkForReboot").await;
+    let command = world.command("w1");
+    assert_eq!(command["markForReboot"], json!({"path": "/run/kured-reboot"}));
+    assert_eq!(command["markerExpiresAfterSeconds"], 14400);
+    assert_eq!(command["bootId"], "b");
     assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
     answer(&world, "w1", "Executed");
     world.until("answered", || world.step(0)["reason"] == "Executed").await;
     replica.crash().await;
     let replica = world.controller("b");
     sleep(Duration::from_hours(2)).await;
-    assert_eq!((world.step(0)["state"].as_str(), world.order("w1")), (Some("Started"), order));
+    assert_eq!((world.step(0)["state"].as_str(), world.command("w1")), (Some("Started"), command));
     world.set_sick("w1", false);
     world.set_boot("w1", "b2", true);
     world.until("verified", || world.step(0)["state"] == "Succeeded").await;
-    world.until("taken back", || world.order("w1").is_null()).await;
+    world.until("taken back", || world.command("w1").is_null()).await;
     assert_eq!(world.step(0)["markForReboot"]["path"], "/run/kured-reboot");
     replica.stop().await.unwrap();
 }
@@ -53,7 +53,7 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
         let world = world();
         let replica = world.controller("a");
         world.set_sick("w1", true);
-        world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
+        world.until("it has its command", || world.command("w1")["action"] == "MarkForReboot").await;
         answer(&world, "w1", "AlreadyRequested");
         world.until("answered", || world.step(0)["reason"] == "AlreadyRequested").await;
         if resolves {
@@ -64,7 +64,7 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
                 remediation["spec"]["cancel"] = json!({"cancelledBy": "ann", "reason": "kept for a look"});
             });
         }
-        world.until("withdrawn", || world.order("w1").is_null()).await;
+        world.until("withdrawn", || world.command("w1").is_null()).await;
         assert_eq!(world.step(0)["state"], "Cancelled");
         replica.stop().await.unwrap();
     }

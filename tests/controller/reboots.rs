@@ -1,4 +1,4 @@
-//! Nodes that are rebooted: ordered once for one boot, by whatever leader, and judged by the boot id that the Node shows.
+//! Nodes that are rebooted: commanded once for one boot, by whatever leader, and judged by the boot id that the Node shows.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ fn world() -> World {
     )
 }
 
-/// Orders to reboot that were written, each with its boot id.
-fn orders(world: &World) -> Vec<Value> {
+/// Commands to reboot that were written, each with its boot id.
+fn commands(world: &World) -> Vec<Value> {
     let calls = world.api.calls();
-    let orders = calls.iter().map(|call| call.body["spec"]["command"].clone());
-    orders.filter(|order| order["action"] == "Reboot").map(|order| order["bootId"].clone()).collect()
+    let commands = calls.iter().map(|call| call.body["spec"]["command"].clone());
+    commands.filter(|command| command["action"] == "Reboot").map(|command| command["bootId"].clone()).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
+async fn a_node_is_commanded_once_and_opened_when_its_new_boot_is_well() {
     let world = world();
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("ordered", || world.order("w1")["action"] == "Reboot").await;
+    world.until("it has its command", || world.command("w1")["action"] == "Reboot").await;
     assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
-    // The controller dies; another one leads while the order stands.
+    // The controller dies; another one leads while the command stands.
     replica.crash().await;
     let replica = world.controller("b");
     world.until("known to the next", || world.step(1)["state"] == "Started").await;
@@ -46,7 +46,7 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
     let said = world.step(1)["message"].as_str().unwrap().to_owned();
     assert!(said.starts_with("the node has rebooted: its boot id was b and is b2"), "{said}");
     world.until("opened", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
-    assert_eq!(orders(&world), ["b"]);
-    assert!(world.order("w1").is_null(), "taken back");
+    assert_eq!(commands(&world), ["b"]);
+    assert!(world.command("w1").is_null(), "taken back");
     replica.stop().await.unwrap();
 }

@@ -190,10 +190,10 @@ async fn of_a_pod_that_cannot_be_read_nothing_is_confirmed_and_nothing_is_forgot
     let status = rollout.world.status("w1");
     let progressing = rollout.world.condition("noderuntimehealths", "w1", "PodsProgressing");
     assert_eq!((&status["summary"]["health"], &progressing["status"]), (&json!("Degraded"), &json!("Unknown")));
-    let asked = rollout.world.command("w1")["checkSequence"].clone();
+    let asked = rollout.world.command_spec("w1")["checkSequence"].clone();
     sleep(Duration::from_mins(5)).await;
     assert_eq!(rollout.said(1), is("Suspected"));
-    assert_eq!(rollout.world.command("w1")["checkSequence"], asked, "a probe cannot read pods");
+    assert_eq!(rollout.world.command_spec("w1")["checkSequence"], asked, "a probe cannot read pods");
     rollout.world.api.unhook();
     rollout.world.until("it is read again", || rollout.said(1) == is("Confirmed")).await;
 }

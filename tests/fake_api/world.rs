@@ -142,7 +142,7 @@ impl World {
                 if world.api.get("noderuntimehealths", &node).is_none() {
                     continue;
                 }
-                let asked = world.command(&node)["checkSequence"].as_u64().unwrap_or(0);
+                let asked = world.command_spec(&node)["checkSequence"].as_u64().unwrap_or(0);
                 let due = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(15));
                 if due || asked != answered {
                     (answered, last) = (asked, Some(Instant::now()));
@@ -272,13 +272,13 @@ impl World {
     }
 
     /// What a node is told to do; null where it has no NodeCommand.
-    pub fn command(&self, node: &str) -> Value {
+    pub fn command_spec(&self, node: &str) -> Value {
         self.api.get("nodecommands", node).map(|one| one["spec"].clone()).unwrap_or_default()
     }
 
-    /// The order that stands for a node, or null.
-    pub fn order(&self, node: &str) -> Value {
-        self.command(node)["command"].clone()
+    /// The command that stands for a node, or null.
+    pub fn command(&self, node: &str) -> Value {
+        self.command_spec(node)["command"].clone()
     }
 
     /// The status of a node's report.

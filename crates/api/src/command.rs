@@ -1,7 +1,7 @@
 //! `NodeCommand`: one per node, of the same name; what the controller tells the node's probe to do.
 //!
 //! Facts go up in a `NodeRuntimeHealth`, commands come down in this object. Nodes have no right to write it, so roles alone keep a
-//! node from giving orders, its own or another's.
+//! node from giving commands, its own or another's.
 
 #![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
 

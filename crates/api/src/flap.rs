@@ -69,7 +69,7 @@ mod tests {
             bad[field] = value;
             bad
         };
-        for (flap, said) in [
+        for (flap, expected) in [
             (json!("often"), "invalid type: string"),
             (json!([1, 2]), "expected"),
             (json!(7), "invalid type: integer"),
@@ -85,7 +85,7 @@ mod tests {
             let status = json!({"kubeletVersion": "v1.36.1", "flapping": flap});
             let status: NodeRuntimeHealthStatus = serde_json::from_value(status).unwrap();
             let why = status.flapping.clone().unwrap().0.unwrap_err();
-            assert!(why.contains(said) && why.starts_with("expected a history of changes: "), "{flap}: {why}");
+            assert!(why.contains(expected) && why.starts_with("expected a history of changes: "), "{flap}: {why}");
             assert_eq!(status.kubelet_version.as_deref(), Some("v1.36.1"), "{flap}");
             assert!(why.len() <= nrh_core::fault::MAX_LINE);
         }

@@ -33,7 +33,7 @@ pub const VERSION: &str = "v1alpha1";
 pub const PROBE_MANAGER: &str = "nrh-probe";
 /// Field manager of the controller.
 pub const CONTROLLER_MANAGER: &str = "nrh-controller";
-/// Field manager of the controller where it asks a probe for a fresh check: its orders stand beside that in the same object.
+/// Field manager of the controller where it asks a probe for a fresh check: its commands stand beside that in the same object.
 pub const CHECKS_MANAGER: &str = "nrh-controller-checks";
 /// Namespace of the controller, the ledger and the leader Lease (Pod Security: restricted).
 pub const SYSTEM_NAMESPACE: &str = "nrh-system";

@@ -30,14 +30,14 @@ pub trait Suspend {
 impl Suspension<'_> {
     /// Who has suspended it and why, if anybody has.
     pub fn suspended_by_text(&self) -> Option<String> {
-        let told = match self.by {
+        let sentence = match self.by {
             Some(by) if self.reason.is_empty() => format!("by {by}"),
             Some(by) => format!("by {by}: {}", self.reason),
             // It names nobody, whatever it says.
             None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
             None => self.reason.to_owned(),
         };
-        self.suspend.then(|| bounded(&told, MAX_SUSPENSION_TEXT))
+        self.suspend.then(|| bounded(&sentence, MAX_SUSPENSION_TEXT))
     }
 }
 

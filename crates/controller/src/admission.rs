@@ -299,17 +299,17 @@ mod tests {
             let status = kube::core::Status { code, message: message.to_owned(), ..kube::core::Status::default() };
             CallError::Api { what: "trying".to_owned(), source: Box::new(kube::Error::Api(Box::new(status))) }
         };
-        let said = "ValidatingAdmissionPolicy 'nrh-jobs' with binding 'nrh-jobs' denied request: no";
-        assert_eq!(refused::<()>("nrh-jobs", Err(api(403, said))).unwrap(), None);
+        let message = "ValidatingAdmissionPolicy 'nrh-jobs' with binding 'nrh-jobs' denied request: no";
+        assert_eq!(refused::<()>("nrh-jobs", Err(api(403, message))).unwrap(), None);
         assert!(refused("nrh-jobs", Ok(())).unwrap().is_some());
         let lost = |policy: &str| {
-            let said = "denied request: failed to configure binding";
-            api(422, &format!("ValidatingAdmissionPolicy '{policy}' {said}: {NO_PARAMETER}"))
+            let message = "denied request: failed to configure binding";
+            api(422, &format!("ValidatingAdmissionPolicy '{policy}' {message}: {NO_PARAMETER}"))
         };
         assert!(refused::<()>("nrh-jobs", Err(lost("nrh-jobs"))).unwrap().unwrap().contains("restart kube-apiserver"));
         assert!(refused::<()>("nrh-jobs", Err(lost("corp-jobs"))).is_err(), "of somebody else's policy");
         for other in
-            [api(403, "jobs.batch is forbidden: no right"), api(429, said), api(403, "policy 'nrh-jobs-fixed'")]
+            [api(403, "jobs.batch is forbidden: no right"), api(429, message), api(403, "policy 'nrh-jobs-fixed'")]
         {
             assert!(refused::<()>("nrh-jobs", Err(other)).is_err());
         }

@@ -368,7 +368,7 @@ impl Applier {
             Effect::TimeOutHandOff { remediation, handed, at, why, .. } => {
                 self.time_out_hand_off(&remediation, &handed, at, &why).await
             }
-            Effect::WithdrawCommand { node } => self.withdraw_order(&node).await,
+            Effect::WithdrawCommand { node } => self.withdraw_command(&node).await,
             Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
             Effect::DeleteRemediation { name } => self.delete_remediation(&name).await,
         }

@@ -132,7 +132,7 @@ pub struct State {
     /// The distinct sets of conditions of Nodes.
     shared: Shared<[ExternalCondition]>,
     /// The contents of conditions of reports.
-    said: Shared<ConditionText>,
+    condition_texts: Shared<ConditionText>,
     /// Since when conditions have matched what policies ask for, by the time since `started`.
     notices: ConditionHistory,
     /// How often nodes have changed, by the time since `started`.
@@ -175,7 +175,7 @@ impl State {
             wakes: Wakes::default(),
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
-            said: Shared::default(),
+            condition_texts: Shared::default(),
             notices: ConditionHistory::default(),
             flaps: Flaps::default(),
             started: now,

@@ -59,10 +59,10 @@ impl CallError {
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Api { source, .. } = self else { return None };
         let kube::Error::Api(status) = source.as_ref() else { return None };
-        let said = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-        let said = Some(Duration::from_secs(said.into())).filter(|said| !said.is_zero());
+        let requested = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let requested = Some(Duration::from_secs(requested.into())).filter(|requested| !requested.is_zero());
         let least = (status.code == 429).then_some(BUSY);
-        said.max(least).map(|wait| wait.min(LONGEST_ASKED))
+        requested.max(least).map(|wait| wait.min(LONGEST_ASKED))
     }
 
     /// Whether the object does not exist.

@@ -43,10 +43,10 @@ impl Command<'_> {
     ///
     /// # Errors
     /// The API server refuses the call, or does not answer.
-    pub async fn give_command(&self, found: Option<&NodeCommand>, order: &ActionCommand) -> Result<(), CallError> {
+    pub async fn give_command(&self, found: Option<&NodeCommand>, command: &ActionCommand) -> Result<(), CallError> {
         let stands = found.and_then(|command| command.spec.command.as_ref());
-        let change = json!({"command": replacement(&json!(stands), json!(order))});
-        let spec = NodeCommandSpec { command: Some(order.clone()), ..NodeCommandSpec::default() };
+        let change = json!({"command": replacement(&json!(stands), json!(command))});
+        let spec = NodeCommandSpec { command: Some(command.clone()), ..NodeCommandSpec::default() };
         let (row, version) = (found.map(CommandRow::of), found.and_then(ResourceExt::resource_version));
         self.write(CONTROLLER_MANAGER, row.as_ref().map(|row| (row, version)), &change, spec).await
     }
@@ -117,7 +117,7 @@ impl Command<'_> {
 ///
 /// # Errors
 /// The API server refuses the call, or does not answer.
-pub async fn withdraw_order(calls: &Calls, cache: &Cache, node: &str) -> Result<(), CallError> {
+pub async fn withdraw_command(calls: &Calls, cache: &Cache, node: &str) -> Result<(), CallError> {
     match patch(calls, cache, CONTROLLER_MANAGER, node, &json!({"spec": {"command": null}})).await {
         Err(error) if error.is_not_found() => Ok(()),
         answer => answer,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replacement_leaves_nothing_of_the_old_order() {
+    fn a_replacement_leaves_nothing_of_the_old_command() {
         let old = json!({"a": 1, "target": {"pid": 7, "wchan": "x"}, "gone": [1]});
         let patch = replacement(&old, json!({"a": 2, "target": {"pid": 8}}));
         assert_eq!(patch, json!({"a": 2, "target": {"pid": 8, "wchan": null}, "gone": null}));

@@ -134,7 +134,7 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
         Some("False") => TriState::False,
         _ => TriState::Unknown,
     };
-    let said = ["Succeeded", "Processing"].into_iter().find_map(|kind| {
+    let shown = ["Succeeded", "Processing"].into_iter().find_map(|kind| {
         let one = condition(kind)?;
         Some(format!("{kind}={} {}: {}", text(one, "status"), text(one, "reason"), text(one, "message")))
     });
@@ -151,7 +151,7 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
         exists: true,
         processing: status("Processing"),
         succeeded,
-        message: bounded(&said.or_else(phase).unwrap_or_else(|| "nothing yet".to_owned()), MAX_LINE / 2),
+        message: bounded(&shown.or_else(phase).unwrap_or_else(|| "nothing yet".to_owned()), MAX_LINE / 2),
         node_goes: status("PermanentNodeDeletionExpected") == TriState::True,
         read: Duration::ZERO,
     }

@@ -45,11 +45,11 @@ const MOUNTS: [Mount; 2] = [
 const CAPABILITIES: [&str; 2] = ["KILL", "SYS_PTRACE"];
 
 /// The Job for a command.
-pub fn job(order: &ActionCommand, image: &str) -> Result<Job, serde_json::Error> {
-    let labels = labels(order);
+pub fn job(command: &ActionCommand, image: &str) -> Result<Job, serde_json::Error> {
+    let labels = labels(command);
     Ok(Job {
         metadata: ObjectMeta {
-            name: Some(order.operation_id.clone()),
+            name: Some(command.operation_id.clone()),
             namespace: Some(NODE_NAMESPACE.to_owned()),
             labels: Some(labels.clone()),
             ..ObjectMeta::default()
@@ -62,7 +62,7 @@ pub fn job(order: &ActionCommand, image: &str) -> Result<Job, serde_json::Error>
             ttl_seconds_after_finished: Some(TTL_AFTER_FINISHED),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
-                spec: Some(pod(order, image)?),
+                spec: Some(pod(command, image)?),
             },
             ..JobSpec::default()
         }),
@@ -70,19 +70,19 @@ pub fn job(order: &ActionCommand, image: &str) -> Result<Job, serde_json::Error>
     })
 }
 
-fn labels(order: &ActionCommand) -> BTreeMap<String, String> {
+fn labels(command: &ActionCommand) -> BTreeMap<String, String> {
     BTreeMap::from([
         our_label(),
         ("app.kubernetes.io/name".to_owned(), "nrh-act".to_owned()),
-        (OPERATION_LABEL.to_owned(), order.operation_id.clone()),
-        (NODE_LABEL.to_owned(), short_name(&order.node, 63)),
+        (OPERATION_LABEL.to_owned(), command.operation_id.clone()),
+        (NODE_LABEL.to_owned(), short_name(&command.node, 63)),
     ])
 }
 
-fn pod(order: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Error> {
+fn pod(command: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Error> {
     Ok(PodSpec {
         // The Job bypasses the scheduler, which would wait for free capacity and for a node that is not cordoned.
-        node_name: Some(order.node.clone()),
+        node_name: Some(command.node.clone()),
         host_pid: Some(true),
         host_network: Some(true),
         dns_policy: Some("Default".to_owned()),
@@ -93,7 +93,7 @@ fn pod(order: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Error>
         priority_class_name: Some("system-node-critical".to_owned()),
         termination_grace_period_seconds: Some(5),
         tolerations: Some(vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]),
-        containers: vec![container(order, image)?],
+        containers: vec![container(command, image)?],
         volumes: Some(MOUNTS.iter().map(volume).collect()),
         ..PodSpec::default()
     })
@@ -107,7 +107,7 @@ fn volume(mount: &Mount) -> Volume {
     }
 }
 
-fn container(order: &ActionCommand, image: &str) -> Result<Container, serde_json::Error> {
+fn container(command: &ActionCommand, image: &str) -> Result<Container, serde_json::Error> {
     let node_name = EnvVarSource {
         field_ref: Some(ObjectFieldSelector { api_version: None, field_path: "spec.nodeName".to_owned() }),
         ..EnvVarSource::default()
@@ -119,7 +119,7 @@ fn container(order: &ActionCommand, image: &str) -> Result<Container, serde_json
         command: Some(vec!["/nrh".to_owned(), "run-command".to_owned()]),
         env: Some(vec![
             EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(node_name) },
-            EnvVar { name: "NRH_COMMAND".to_owned(), value: Some(serde_json::to_string(order)?), value_from: None },
+            EnvVar { name: "NRH_COMMAND".to_owned(), value: Some(serde_json::to_string(command)?), value_from: None },
         ]),
         volume_mounts: Some(
             MOUNTS
@@ -176,7 +176,7 @@ pub(crate) mod tests {
     use nrh_core::examples::CONT;
     use nrh_core::fault::{FaultType, Target};
 
-    pub(crate) fn order(node: &str) -> ActionCommand {
+    pub(crate) fn command(node: &str) -> ActionCommand {
         ActionCommand {
             operation_id: "w1-0123-1".into(),
             epoch: 7,
@@ -193,9 +193,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_job_is_pinned_tried_once_and_carries_the_order() {
-        let order = order("w1");
-        let job = job(&order, "nrh:1").unwrap();
+    fn the_job_is_pinned_tried_once_and_carries_the_command() {
+        let command = command("w1");
+        let job = job(&command, "nrh:1").unwrap();
         assert_eq!(job.metadata.name.as_deref(), Some("w1-0123-1"));
         let spec = job.spec.unwrap();
         assert_eq!((spec.backoff_limit, spec.completions), (Some(0), Some(1)));
@@ -205,14 +205,14 @@ pub(crate) mod tests {
         assert_eq!(pod.automount_service_account_token, Some(false));
         let container = pod.containers.first().unwrap();
         let env = container.env.as_ref().unwrap().iter().find(|env| env.name == "NRH_COMMAND").unwrap();
-        assert_eq!(serde_json::from_str::<ActionCommand>(env.value.as_deref().unwrap()).unwrap(), order);
+        assert_eq!(serde_json::from_str::<ActionCommand>(env.value.as_deref().unwrap()).unwrap(), command);
         assert_eq!(container.security_context.as_ref().unwrap().privileged, Some(false));
     }
 
     #[test]
     fn a_node_name_longer_than_a_label_may_be_is_shortened_in_the_label_only() {
         let long = "n".repeat(200);
-        let job = job(&order(&long), "nrh:1").unwrap();
+        let job = job(&command(&long), "nrh:1").unwrap();
         assert!(job.metadata.labels.unwrap().values().all(|value| value.len() <= 63));
         assert_eq!(job.spec.unwrap().template.spec.unwrap().node_name, Some(long));
     }

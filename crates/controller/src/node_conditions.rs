@@ -187,8 +187,8 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
         .map(|seen| &seen.fault)
         .collect();
     let one = |kind: &NodeCondition| {
-        let said = &current.conditions.get(kind.of())?.said;
-        Some(mirrored(*kind, said.status, &said.reason, &said.message, &faults))
+        let text = &current.conditions.get(kind.of())?.text;
+        Some(mirrored(*kind, text.status, &text.reason, &text.message, &faults))
     };
     wanted.0.iter().filter_map(one).collect()
 }

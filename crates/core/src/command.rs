@@ -203,7 +203,7 @@ pub enum OutcomeReason {
 }
 
 impl OutcomeReason {
-    /// Whether it says that the command was delivered: the node has acted, or another start of the same order has claimed it.
+    /// Whether it says that the command was delivered: the node has acted, or another start of the same command has claimed it.
     pub const fn is_delivered(self) -> bool {
         matches!(self, Self::Executed | Self::AlreadyRequested | Self::AlreadyExecuted | Self::AlreadyRebooted)
     }

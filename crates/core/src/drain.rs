@@ -135,8 +135,8 @@ pub fn cannot_end<'f>(
         });
     }
     if kubelet_works != TriState::True {
-        let said = if kubelet_works == TriState::False { "does not work" } else { "is not known to work" };
-        return Some(CannotEnd::Uncertain(format!("its kubelet {said}, as its probe reports")));
+        let how = if kubelet_works == TriState::False { "does not work" } else { "is not known to work" };
+        return Some(CannotEnd::Uncertain(format!("its kubelet {how}, as its probe reports")));
     }
     (ready == TriState::Unknown).then(|| CannotEnd::Uncertain("the Node is Ready=Unknown".to_owned()))
 }
@@ -294,7 +294,7 @@ impl Round {
         if self.left() == 0 {
             return QUIET.to_owned();
         }
-        let mut said = vec![format!("{} pod(s) left", self.left())];
+        let mut parts = vec![format!("{} pod(s) left", self.left())];
         if !self.blocked.is_empty() {
             let mut blocked: Vec<String> = self
                 .blocked
@@ -302,20 +302,20 @@ impl Round {
                 .map(|(pod, why)| format!("{} ({})", short(pod), text::bounded(why, MAX_PART)))
                 .collect();
             blocked.sort();
-            said.push(format!("not evicted: {}", some_of(&blocked)));
+            parts.push(format!("not evicted: {}", some_of(&blocked)));
         }
         if !self.going.is_empty() {
             let mut going: Vec<String> = self.going.iter().map(short).collect();
             going.sort();
             let why = if self.is_endless { ", not waited for since the node cannot end them" } else { "" };
-            said.push(format!("on their way out{why}: {}", some_of(&going)));
+            parts.push(format!("on their way out{why}: {}", some_of(&going)));
         }
         if !self.next.is_empty() {
             let why =
                 self.stopped.as_ref().map_or_else(String::new, |why| format!(" ({})", text::bounded(why, MAX_PART)));
-            said.push(format!("{} to be evicted next{why}", self.next.len()));
+            parts.push(format!("{} to be evicted next{why}", self.next.len()));
         }
-        text::bounded(&said.join("; "), super::fault::MAX_LINE)
+        text::bounded(&parts.join("; "), super::fault::MAX_LINE)
     }
 }
 

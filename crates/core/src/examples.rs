@@ -10,7 +10,7 @@ mod records;
 
 /// A node as the collectors see it, built by hand.
 pub use crate::observation::Observations as Node;
-pub use records::{CONT, KILL, SAFE_KILL, fault, order, shim};
+pub use records::{CONT, KILL, SAFE_KILL, command, fault, shim};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

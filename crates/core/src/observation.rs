@@ -161,7 +161,7 @@ pub struct RemovalSeen {
     /// The container.
     pub container: ContainerSeen,
     /// Docker's answer to a query by id. `None`: no answer yet.
-    pub said: Option<RemovalState>,
+    pub state: Option<RemovalState>,
 }
 
 /// What Docker says of a container with a started removal.

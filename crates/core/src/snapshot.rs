@@ -109,7 +109,7 @@ pub struct CommandView {
     /// Uid of the Node in the owner reference. Another uid means that the command is for another node of the same name.
     pub node_uid: Option<String>,
     /// The current command, if there is one.
-    pub order: Option<ActionCommand>,
+    pub command: Option<ActionCommand>,
     /// Why the object cannot be read, if so. It is unknown then whether there is a command, so nothing starts on the node.
     pub unreadable: Option<String>,
 }

@@ -282,8 +282,8 @@ mod tests {
         assert_eq!(all_shut(&[only(Allow)], &both, noon), None, "a cordon may be made");
         assert!(all_shut(&[only(Allow)], &BTreeSet::from([DeletePod, Notify]), noon).is_some());
         assert_eq!(all_shut(&[only(Allow)], &BTreeSet::from([Notify]), noon), None);
-        let told = Window { actions: BTreeSet::from([Notify]), ..window(Deny, "0 12 * * *", 1, "UTC") };
-        assert!(shut(&[told], Notify, noon).is_some(), "where a person wants that");
+        let view = Window { actions: BTreeSet::from([Notify]), ..window(Deny, "0 12 * * *", 1, "UTC") };
+        assert!(shut(&[view], Notify, noon).is_some(), "where a person wants that");
     }
 
     #[test]
@@ -349,8 +349,8 @@ mod tests {
             for change in changes {
                 let change = at(change);
                 while now < change {
-                    let told = window.status_view(now);
-                    assert_eq!((told.is_open, told.until), (is_open, Some(change)), "{schedule} at {now}");
+                    let view = window.status_view(now);
+                    assert_eq!((view.is_open, view.until), (is_open, Some(change)), "{schedule} at {now}");
                     now = now.checked_add(SignedDuration::from_mins(20)).unwrap();
                 }
                 assert_eq!(now, change);
@@ -359,8 +359,8 @@ mod tests {
             }
         }
         for (schedule, hours) in [("* * * * *", 1), ("0 0 * * *", 24), ("0 * * * *", 1)] {
-            let told = window(Deny, schedule, hours, "UTC").status_view(at("2026-06-01T01:00:00Z"));
-            assert_eq!((told.is_open, told.until), (true, None), "{schedule} never ends");
+            let view = window(Deny, schedule, hours, "UTC").status_view(at("2026-06-01T01:00:00Z"));
+            assert_eq!((view.is_open, view.until), (true, None), "{schedule} never ends");
         }
         assert_eq!(
             window(Deny, "0 22 * * *", 8, "Europe/Berlin").status_view(at("2026-06-01T01:00:00Z")).window,

@@ -140,21 +140,21 @@ pub(super) struct Recorded<'a> {
 }
 
 impl<'a> Explanation<'a> {
-    /// The facts and decisions on one node. `told` is the status of its report, if that can be read.
+    /// The facts and decisions on one node. `status` is the status of its report, if that can be read.
     pub(super) fn new(
         node: &'a str,
         snapshot: &'a Snapshot,
         decided: &'a Plan,
-        told: Option<&'a NodeRuntimeHealthStatus>,
+        status: Option<&'a NodeRuntimeHealthStatus>,
         invalid: &'a [String],
     ) -> Self {
         let status_view = decided.nodes.get(node);
         let own = status_view.map(|status_view| status_view.cluster_faults.as_slice()).unwrap_or_default();
         // Only the controller reads pods.
-        let found = told.into_iter().flat_map(|told| &told.cluster_faults);
-        let summary = told.and_then(|told| told.summary.as_ref());
-        let messages = told.and_then(|told| told.remediation.as_ref()).into_iter().flat_map(|one| &one.blocked);
-        let probe = || told.into_iter().filter_map(|told| told.probe.as_ref());
+        let found = status.into_iter().flat_map(|status| &status.cluster_faults);
+        let summary = status.and_then(|status| status.summary.as_ref());
+        let messages = status.and_then(|status| status.remediation.as_ref()).into_iter().flat_map(|one| &one.blocked);
+        let probe = || status.into_iter().filter_map(|status| status.probe.as_ref());
         let beyond: Vec<&Fault> = found.filter(|fault| own.iter().all(|own| own.id != fault.id)).collect();
         let health = match summary {
             Some(summary) if !beyond.is_empty() => summary.health,
@@ -163,7 +163,7 @@ impl<'a> Explanation<'a> {
         };
         let report = snapshot.reports.get(node);
         let reported = report.into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
-        let activity = summary.map(|summary| summary.activity.as_str()).filter(|said| !said.is_empty());
+        let activity = summary.map(|summary| summary.activity.as_str()).filter(|text| !text.is_empty());
         let requests = snapshot.manual_requests.values().filter(|manual| manual.node == node);
         let mut remediations: Vec<&Remediation> =
             snapshot.remediations.values().filter(|remediation| remediation.node == node).collect();
@@ -179,7 +179,7 @@ impl<'a> Explanation<'a> {
                 interval_seconds: beat.interval.as_secs(),
                 actions_enabled: beat.actions_enabled,
             }),
-            report_unreadable: report.is_some() && told.is_none(),
+            report_unreadable: report.is_some() && status.is_none(),
             missing_capabilities: probe().flat_map(|probe| &probe.missing_capabilities).map(String::as_str).collect(),
             collectors: probe()
                 .flat_map(|probe| &probe.collectors)
@@ -260,8 +260,8 @@ fn starts(node: &str, effect: &Effect) -> Option<String> {
         Operation::Taint(effect) => format!("Taint({})", effect.as_str()),
         Operation::Drain(_) => "Drain".to_owned(),
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
-        Operation::RunJob(order) => format!("{} by Job", order.action.phrase()),
-        Operation::GiveCommand(order) => format!("{} by Probe", order.action.phrase()),
+        Operation::RunJob(command) => format!("{} by Job", command.action.phrase()),
+        Operation::GiveCommand(command) => format!("{} by Probe", command.action.phrase()),
         Operation::HandOff(with) => format!("HandOff by {}", with.remediation_template),
         Operation::Notify(message) => format!("Notify: {message}"),
     })

@@ -273,8 +273,8 @@ mod tests {
             &record.replace("2026-03-01T02:58", "2031-03-01T02:58"),
         ] {
             let text = with(bad);
-            let said = "status.flapping of NodeRuntimeHealth worker-1 is not used: expected ";
-            assert!(text.contains(said) && text.contains("HungContainer"), "{bad}: {text}");
+            let expected = "status.flapping of NodeRuntimeHealth worker-1 is not used: expected ";
+            assert!(text.contains(expected) && text.contains("HungContainer"), "{bad}: {text}");
             assert!(!text.contains("the node flaps"), "{text}");
         }
     }

@@ -26,8 +26,8 @@ const LARGEST: u64 = 4 << 20;
 /// # Errors
 /// An error about the probe, where it does not answer.
 pub async fn run(args: StatusArgs) -> anyhow::Result<()> {
-    let told = ask(&args.state_dir).await?;
-    print_as(args.print.output, &told, text)
+    let local = ask(&args.state_dir).await?;
+    print_as(args.print.output, &local, text)
 }
 
 /// Queries the probe of this node.
@@ -62,11 +62,11 @@ async fn ask(folder: &Path) -> anyhow::Result<LocalStatus> {
 }
 
 /// The answer as text for people. A write to a string cannot fail, so its results are ignored.
-fn text(told: &LocalStatus) -> String {
+fn text(local: &LocalStatus) -> String {
     let mut out = String::new();
-    let status = &told.status;
-    let _ = writeln!(out, "node {}, as its probe sees it", told.node);
-    match (&status.probe, told.judged_seconds) {
+    let status = &local.status;
+    let _ = writeln!(out, "node {}, as its probe sees it", local.node);
+    match (&status.probe, local.judged_seconds) {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
             let can = if probe.actions_enabled { "actions are enabled" } else { "actions are disabled" };
@@ -76,7 +76,7 @@ fn text(told: &LocalStatus) -> String {
             let _ = writeln!(out, "  probe: has started, no diagnosis yet: retry in a few seconds");
         }
     }
-    let _ = writeln!(out, "  API server: {}", delivery(told));
+    let _ = writeln!(out, "  API server: {}", delivery(local));
     if let Some(runtime) = &status.runtime {
         let version = if runtime.version.is_empty() { "has not answered yet" } else { &runtime.version };
         let _ = writeln!(
@@ -95,7 +95,7 @@ fn text(told: &LocalStatus) -> String {
         let _ = writeln!(out, "  kubelet: {started}{since}");
     }
     collectors(&mut out, status.probe.iter().flat_map(|probe| &probe.collectors));
-    calls(&mut out, "calls in flight", &told.calls);
+    calls(&mut out, "calls in flight", &local.calls);
     for line in status.probe.iter().flat_map(|probe| &probe.missing_capabilities) {
         let _ = writeln!(out, "  missing: {line}");
     }
@@ -106,7 +106,7 @@ fn text(told: &LocalStatus) -> String {
     for fault in &status.faults {
         seen(&mut out, fault);
     }
-    if told.judged_seconds.is_some() && status.faults.is_empty() {
+    if local.judged_seconds.is_some() && status.faults.is_empty() {
         let _ = writeln!(out, "  no fault");
     }
     if let Some(more) = status.faults_omitted {
@@ -119,13 +119,13 @@ fn text(told: &LocalStatus) -> String {
 }
 
 /// The delivery of reports, in one line.
-fn delivery(told: &LocalStatus) -> String {
-    let taken = told.report_taken_seconds.map_or_else(
+fn delivery(local: &LocalStatus) -> String {
+    let taken = local.report_taken_seconds.map_or_else(
         || "has taken no report of this probe yet".to_owned(),
         |ago| format!("took the last report {ago} s ago"),
     );
-    match told.report_failing_seconds {
-        Some(seconds) => format!("{taken}; calls have failed for {seconds} s: {}", told.report_error),
+    match local.report_failing_seconds {
+        Some(seconds) => format!("{taken}; calls have failed for {seconds} s: {}", local.report_error),
         None => taken,
     }
 }
@@ -151,7 +151,7 @@ mod tests {
             age_seconds: None,
             message: "a call has been out for 65 s".into(),
         };
-        let told = LocalStatus {
+        let local = LocalStatus {
             node: "worker-1".into(),
             judged_seconds: Some(3),
             status: NodeRuntimeHealthStatus {
@@ -173,7 +173,7 @@ mod tests {
             report_error: "no answer within 10 s".into(),
             ..LocalStatus::default()
         };
-        let text = text(&told);
+        let text = text(&local);
         for part in [
             "node worker-1",
             "last diagnosis 3 s ago",

@@ -154,8 +154,8 @@ impl Conversation {
         let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
         stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
         match line(&mut stream).await? {
-            said if said.starts_with(b"OK") => {}
-            said if said.starts_with(b"REJECTED") => {
+            line if line.starts_with(b"OK") => {}
+            line if line.starts_with(b"REJECTED") => {
                 return Err(Stop::Because(BusError::Forbidden(format!("it does not take uid {uid}"))));
             }
             _ => return odd("no word on who we are"),

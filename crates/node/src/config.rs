@@ -64,14 +64,14 @@ pub enum ConfigError {
 
 /// Content of the file. `config/probe/probe.yaml` documents the meaning, unit and reason of each key.
 #[derive(Default)]
-struct Said {
+struct ConfigFile {
     confirmations: BTreeMap<&'static str, ConfirmationFile>,
     bounds: BTreeMap<&'static str, HumanDuration>,
     clear_checks: Option<u32>,
     clear_interval: Option<HumanDuration>,
 }
 
-impl<'de> Deserialize<'de> for Said {
+impl<'de> Deserialize<'de> for ConfigFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Keys)
     }
@@ -80,23 +80,23 @@ impl<'de> Deserialize<'de> for Said {
 struct Keys;
 
 impl<'de> Visitor<'de> for Keys {
-    type Value = Said;
+    type Value = ConfigFile;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("thresholds by their keys")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Said, A::Error> {
-        let mut said = Said::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigFile, A::Error> {
+        let mut given = ConfigFile::default();
         while let Some(key) = map.next_key::<String>()? {
             let is_new = if let Some(of) = faults::confirmations().find(|of| of.key == key) {
-                said.confirmations.insert(of.key, map.next_value()?).is_none()
+                given.confirmations.insert(of.key, map.next_value()?).is_none()
             } else if let Some(of) = configurable().find(|of| of.key == key) {
-                said.bounds.insert(of.key, map.next_value()?).is_none()
+                given.bounds.insert(of.key, map.next_value()?).is_none()
             } else if key == "clearChecks" {
-                said.clear_checks.replace(map.next_value()?).is_none()
+                given.clear_checks.replace(map.next_value()?).is_none()
             } else if key == "clearInterval" {
-                said.clear_interval.replace(map.next_value()?).is_none()
+                given.clear_interval.replace(map.next_value()?).is_none()
             } else {
                 return Err(de::Error::custom(format!("unknown key {key:?}")));
             };
@@ -104,7 +104,7 @@ impl<'de> Visitor<'de> for Keys {
                 return Err(de::Error::custom(format!("{key} is set twice")));
             }
         }
-        Ok(said)
+        Ok(given)
     }
 }
 
@@ -141,7 +141,7 @@ fn bounded_text(path: &Path) -> io::Result<String> {
 
 pub(crate) fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
     // A file with only comments names no threshold.
-    let file: Option<Said> = yaml::read_ours(text).map_err(|error| {
+    let file: Option<ConfigFile> = yaml::read_ours(text).map_err(|error| {
         let what = nrh_core::text::bounded(&error.to_string(), 4096);
         ConfigError::Form { path: path.to_owned(), what }
     })?;
@@ -150,19 +150,19 @@ pub(crate) fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
 }
 
 /// Returns the shipped thresholds overridden by the file, and the refused values.
-fn check(file: &Said) -> (Thresholds, Vec<String>) {
+fn check(file: &ConfigFile) -> (Thresholds, Vec<String>) {
     let (mut to, mut refused) = (Thresholds::default(), Vec::new());
     for of in faults::confirmations() {
-        let Some(said) = file.confirmations.get(of.key) else { continue };
+        let Some(given) = file.confirmations.get(of.key) else { continue };
         let (name, mut confirmation) = (|part: &str| format!("{}.{part}", of.key), of.shipped);
-        number(&name("checks"), said.checks, &CHECKS, &mut confirmation.checks, &mut refused);
-        time(&name("interval"), said.interval, USUAL, &mut confirmation.interval, &mut refused);
-        time(&name("gracePeriod"), said.grace_period, USUAL, &mut confirmation.grace_period, &mut refused);
+        number(&name("checks"), given.checks, &CHECKS, &mut confirmation.checks, &mut refused);
+        time(&name("interval"), given.interval, USUAL, &mut confirmation.interval, &mut refused);
+        time(&name("gracePeriod"), given.grace_period, USUAL, &mut confirmation.grace_period, &mut refused);
         to.set_confirm(of, confirmation);
     }
     for of in configurable() {
-        let (Some(range), Some(said), mut bound) = (of.range, file.bounds.get(of.key), of.shipped) else { continue };
-        time(of.key, Some(*said), range, &mut bound, &mut refused);
+        let (Some(range), Some(given), mut bound) = (of.range, file.bounds.get(of.key), of.shipped) else { continue };
+        time(of.key, Some(*given), range, &mut bound, &mut refused);
         to.set_bound(of, bound);
     }
     time("clearInterval", file.clear_interval, USUAL, &mut to.clear_interval, &mut refused);
@@ -179,15 +179,15 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
 
 fn outside(
     key: &str,
-    said: &dyn std::fmt::Display,
+    given: &dyn std::fmt::Display,
     from: &dyn std::fmt::Display,
     to: &dyn std::fmt::Display,
 ) -> String {
-    format!("{key} is {said}, expected {from} to {to}")
+    format!("{key} is {given}, expected {from} to {to}")
 }
 
-fn number(key: &str, said: Option<u32>, range: &RangeInclusive<u32>, to: &mut u32, refused: &mut Vec<String>) {
-    match said {
+fn number(key: &str, given: Option<u32>, range: &RangeInclusive<u32>, to: &mut u32, refused: &mut Vec<String>) {
+    match given {
         Some(value) if !range.contains(&value) => refused.push(outside(key, &value, range.start(), range.end())),
         Some(value) => *to = value,
         None => {}
@@ -197,18 +197,18 @@ fn number(key: &str, said: Option<u32>, range: &RangeInclusive<u32>, to: &mut u3
 /// Validates a time. `to` contains the shipped value, from which the range follows.
 fn time(
     key: &str,
-    said: Option<HumanDuration>,
+    given: Option<HumanDuration>,
     (shorter, longer): TimeRange,
     to: &mut Duration,
     refused: &mut Vec<String>,
 ) {
-    let Some(said) = said else { return };
+    let Some(given) = given else { return };
     let least = to.as_secs().div_ceil(shorter);
     let most = to.as_secs().saturating_mul(longer);
-    if (least..=most).contains(&said.get().as_secs()) {
-        *to = said.get();
+    if (least..=most).contains(&given.get().as_secs()) {
+        *to = given.get();
     } else {
-        refused.push(outside(key, &said, &HumanDuration::from_secs(least), &HumanDuration::from_secs(most)));
+        refused.push(outside(key, &given, &HumanDuration::from_secs(least), &HumanDuration::from_secs(most)));
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn every_absurd_value_is_refused_with_its_name_and_its_range() {
         let text = "hungContainer: {checks: 1, interval: 9s, gracePeriod: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\nclearChecks: 0\nclockSkew: 9s";
-        let said = refusal(text);
+        let given = refusal(text);
         for expected in [
             "hungContainer.checks is 1, expected 3 to 20",
             "hungContainer.interval is 9s, expected 10s to 6m40s",
@@ -276,15 +276,15 @@ mod tests {
             "clearChecks is 0, expected 2 to 20",
             "clockSkew is 9s, expected 10s to 5m",
         ] {
-            assert_eq!(said.matches(expected).count(), 1, "{said}");
+            assert_eq!(given.matches(expected).count(), 1, "{given}");
         }
     }
 
     #[test]
     fn what_is_resolved_is_called_so_before_steps_give_up() {
         assert!(parse("clearChecks: 3\nclearInterval: 10s", "f").is_ok());
-        let said = refusal("clearChecks: 3\nclearInterval: 11s");
-        assert!(said.contains("22s from the first clear check to the last, expected 20s at most"), "{said}");
+        let given = refusal("clearChecks: 3\nclearInterval: 11s");
+        assert!(given.contains("22s from the first clear check to the last, expected 20s at most"), "{given}");
     }
 
     #[test]

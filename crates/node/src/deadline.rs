@@ -142,13 +142,13 @@ mod tests {
     /// Counts like a loop that is woken late by this time at each step, until the wait is over or the number of steps
     /// is reached. Returns the time that has passed, and the reported lateness.
     fn woken_late(deadline: &mut Deadline, began: Instant, late: Duration, steps: u32) -> (Duration, Duration) {
-        let (mut now, mut told) = (began, Duration::ZERO);
+        let (mut now, mut counted) = (began, Duration::ZERO);
         for _ in 0..steps {
             let Some(next) = deadline.next() else { break };
             now = next + late;
-            told += deadline.count(now);
+            counted += deadline.count(now);
         }
-        (now.saturating_duration_since(began), told)
+        (now.saturating_duration_since(began), counted)
     }
 
     #[test]
@@ -171,16 +171,16 @@ mod tests {
         assert_eq!(deadline.waited(thawed), STEP, "whoever looks first sees no more than a step");
         assert_eq!(deadline.count(thawed), ms(59_500));
         assert_eq!(deadline.end(), thawed + ms(4_500));
-        let (rest, told) = woken_late(&mut deadline, thawed, Duration::ZERO, 100);
-        assert_eq!((rest, told), (ms(4_500), Duration::ZERO));
+        let (rest, counted) = woken_late(&mut deadline, thawed, Duration::ZERO, 100);
+        assert_eq!((rest, counted), (ms(4_500), Duration::ZERO));
     }
 
     #[test]
     fn beside_busy_neighbours_it_takes_longer_and_ends() {
         let began = Instant::now();
         let mut deadline = Deadline::new(LIMIT, began);
-        let (took, told) = woken_late(&mut deadline, began, ms(1500), 100);
-        assert_eq!((took, told), (ms(20_000), ms(15_000)));
+        let (took, counted) = woken_late(&mut deadline, began, ms(1500), 100);
+        assert_eq!((took, counted), (ms(20_000), ms(15_000)));
         assert!(deadline.is_over(began + took));
     }
 
@@ -188,8 +188,8 @@ mod tests {
     fn slight_lateness_is_not_told_and_the_last_step_ends_when_it_ends() {
         let began = Instant::now();
         let mut deadline = Deadline::new(ms(1000), began);
-        let (took, told) = woken_late(&mut deadline, began, ms(40), 100);
-        assert_eq!((took, told), (ms(1400), Duration::ZERO));
+        let (took, counted) = woken_late(&mut deadline, began, ms(40), 100);
+        assert_eq!((took, counted), (ms(1400), Duration::ZERO));
         assert_eq!(deadline.end(), began + ms(1360), "it was over before that was counted");
         assert!(Deadline::new(Duration::ZERO, began).is_over(began));
     }

@@ -224,9 +224,9 @@ fn broken(error: &hyper::Error) -> CriError {
 /// The error that an answer other than 200 means. Only Docker's own text proves that a container does not exist: a 404 may come
 /// from any server at the socket.
 fn refusal(status: StatusCode, body: &[u8], id: Option<&str>) -> CriError {
-    let said: seen::Said = serde_json::from_slice(body).unwrap_or_default();
-    let text = bounded(&format!("{}: {}", status.as_u16(), said.message), MAX_ERROR);
-    let nobody = |id: &str| said.message.to_ascii_lowercase().starts_with(&format!("no such container: {id}"));
+    let error: seen::ErrorBody = serde_json::from_slice(body).unwrap_or_default();
+    let text = bounded(&format!("{}: {}", status.as_u16(), error.message), MAX_ERROR);
+    let nobody = |id: &str| error.message.to_ascii_lowercase().starts_with(&format!("no such container: {id}"));
     match status {
         StatusCode::NOT_FOUND if id.is_some_and(nobody) => CriError::NotFound,
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => CriError::Forbidden(text),

@@ -185,7 +185,7 @@ impl Gate {
         let there =
             |pending: &Pending| pending.as_ref().is_some_and(|pending: &BTreeSet<String>| !pending.contains(fault_id));
         if timeout(BEFORE_ACT, pending.wait_for(there)).await.is_err() {
-            tracing::warn!(fault = fault_id, "the order does not wait any longer for the evidence of its fault");
+            tracing::warn!(fault = fault_id, "the command does not wait any longer for the evidence of its fault");
         }
     }
 }
@@ -247,14 +247,14 @@ async fn collect_all(
 async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> Bundle {
     let Wanted { mut bundle, involved } = wanted;
     for one in involved {
-        let told = Arc::new(Mutex::new(one.unread()));
-        let (proc, shared) = (settings.proc.clone(), Arc::clone(&told));
+        let evidence = Arc::new(Mutex::new(one.unread()));
+        let (proc, shared) = (settings.proc.clone(), Arc::clone(&evidence));
         let checked = eyes.run(DEADLINE, move || process::check(&proc, &one, &shared)).await;
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut evidence = evidence.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Err(why) = checked {
-            told.note = format!("not all of it could be read: {why}");
+            evidence.note = format!("not all of it could be read: {why}");
         }
-        bundle.processes.push(told);
+        bundle.processes.push(evidence);
     }
     let kmsg = settings.kmsg.clone();
     let lines = eyes.run(DEADLINE, move || kernel::last_lines(&kmsg)).await;

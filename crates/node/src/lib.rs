@@ -1,9 +1,9 @@
-//! The shell on the node side: collectors check, the core judges, one report is written; the agent acts on orders.
+//! The shell on the node side: collectors check, the core judges, one report is written; the agent acts on commands.
 //!
 //! ```text
 //! collectors (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
 //!            ─► report; a fault is confirmed ─► evidence: one bundle, kept on the node
-//! order (a NodeCommand's, or a Job's variable) ─► agent: claim ─► check again ─► act on one object ─► outcome
+//! command (a NodeCommand's, or a Job's variable) ─► agent: claim ─► check again ─► act on one object ─► outcome
 //! ```
 
 #![cfg(target_os = "linux")]

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use nrh_api::NodeRuntimeHealthStatus;
 
-    fn told() -> LocalStatus {
+    fn sample() -> LocalStatus {
         let calls = CallCounts {
             out: [("lists".to_owned(), 1)].into(),
             abandoned: [("tasks".to_owned(), 2)].into(),
@@ -106,7 +106,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Left by a probe that has ended.
         drop(UnixListener::bind(folder.path().join(SOCKET)).unwrap());
-        let serving = tokio::spawn(serve(folder.path().to_path_buf(), told));
+        let serving = tokio::spawn(serve(folder.path().to_path_buf(), sample));
         for _ in 0..2 {
             let answer = loop {
                 match ask(folder.path()).await {
@@ -114,7 +114,7 @@ mod tests {
                     Err(_) => tokio::task::yield_now().await,
                 }
             };
-            assert_eq!(answer, told());
+            assert_eq!(answer, sample());
             assert_eq!((answer.judged_seconds, answer.report_failing_seconds), (Some(7), Some(7)));
         }
         let mode = std::fs::metadata(folder.path().join(SOCKET)).unwrap().permissions().mode();

@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn what_was_expected_is_said_and_where() {
-        let said = |text: &str| yaml::read::<Form>(text).unwrap_err().to_string();
-        assert_eq!(said("_kind: Plain\n_port: 99999"), "expected u16 at line 2, column 8");
-        assert!(said("_kind: Plain").contains("a field _port"), "{}", said("_kind: Plain"));
+        let refusal = |text: &str| yaml::read::<Form>(text).unwrap_err().to_string();
+        assert_eq!(refusal("_kind: Plain\n_port: 99999"), "expected u16 at line 2, column 8");
+        assert!(refusal("_kind: Plain").contains("a field _port"), "{}", refusal("_kind: Plain"));
         let json = serde_json::from_str::<Form>("{\n\"_port\": true}").unwrap_err();
         assert_eq!(ParseError::from(&json).to_string(), "expected JSON of another form at line 2, column 13");
     }

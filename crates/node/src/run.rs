@@ -4,7 +4,7 @@
 //! collectors ──► judge ──► newest draft ──► reporter ──► status of the own object
 //!   ▲         └─► evidence of what is confirmed (a task of its own, and its threads)
 //!   │                    └────────────────────────────────┐
-//!   └── check asked for ◄── command ◄── listener ──► orders ──► executor (a task of its own)
+//!   └── check asked for ◄── command ◄── listener ──► commands ──► executor (a task of its own)
 //! ```
 //! `/metrics` and `nrh status` on the node also show the newest draft.
 //! Nothing here waits for the API server, and no collector waits for another.
@@ -140,7 +140,10 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         wall: Timestamp::now,
     };
     tokio::spawn(reporter.run());
-    tokio::spawn(local::serve(args.state_dir.clone(), told(&args.node_name, &collectors, newest.clone(), delivered)));
+    tokio::spawn(local::serve(
+        args.state_dir.clone(),
+        status_source(&args.node_name, &collectors, newest.clone(), delivered),
+    ));
     if let Some(address) = args.listen {
         tokio::spawn(listen::serve(address, Arc::clone(&collectors), newest));
     }
@@ -150,7 +153,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
 }
 
 /// Returns the function that creates the document for `nrh status`.
-fn told(
+fn status_source(
     node: &str,
     collectors: &Arc<Collectors>,
     newest: watch::Receiver<Option<Arc<Draft>>>,
@@ -284,8 +287,8 @@ impl Probe {
             self.collectors.kubelet_is(feedback.kubelet_version);
         }
         let command = self.command.borrow_and_update().clone();
-        if let Some(order) = &command.order {
-            self.commands.start_if_idle(order);
+        if let Some(command) = &command.command {
+            self.commands.start_if_idle(command);
         }
         self.receive(&command);
         Ok(())

@@ -76,27 +76,27 @@ pub(crate) struct Mark {
 
 impl Mark {
     fn text(&self) -> String {
-        let said = serde_json::to_string(self).unwrap_or_default();
-        format!("{TITLE}\n{said}\n")
+        let json = serde_json::to_string(self).unwrap_or_default();
+        format!("{TITLE}\n{json}\n")
     }
 
     /// Parses a marker. The file is ours only if every byte matches.
     fn of(text: &[u8]) -> Option<Self> {
-        let said = std::str::from_utf8(text).ok()?.strip_prefix(TITLE)?.trim();
-        let mark: Self = serde_json::from_str(said).ok()?;
+        let json = std::str::from_utf8(text).ok()?.strip_prefix(TITLE)?.trim();
+        let mark: Self = serde_json::from_str(json).ok()?;
         (mark.text().as_bytes() == text).then_some(mark)
     }
 
-    /// Why the marker is obsolete, if it is: by its own content or by the current command. `order` is `None` if the
+    /// Why the marker is obsolete, if it is: by its own content or by the current command. `command` is `None` if the
     /// current command is unknown.
-    fn is_over(&self, order: Option<&CurrentCommand>, boot: &str, uptime: Duration) -> Option<&'static str> {
+    fn is_over(&self, command: Option<&CurrentCommand>, boot: &str, uptime: Duration) -> Option<&'static str> {
         if self.boot_id != boot {
             return Some("the boot that it was to end has ended");
         }
         if uptime.as_secs() > self.until {
             return Some("its time is over");
         }
-        match order? {
+        match command? {
             CurrentCommand::Operation(operation) if *operation == self.operation_id => None,
             CurrentCommand::Operation(_) => Some("another command is issued"),
             CurrentCommand::Nothing => Some("its command was withdrawn"),
@@ -295,7 +295,7 @@ impl Folder {
 pub(crate) fn remove_obsolete_markers(
     folder: &Folder,
     node: &str,
-    order: Option<&CurrentCommand>,
+    command: Option<&CurrentCommand>,
     boot: &str,
     uptime: Duration,
 ) -> Result<Vec<(String, &'static str)>, SentinelError> {
@@ -303,8 +303,8 @@ pub(crate) fn remove_obsolete_markers(
     for (name, mark) in folder.ours()? {
         // The command of one node says nothing about the marker of another node on the same machine. Boot and expiry
         // do.
-        let order = order.filter(|_| mark.node == node);
-        let Some(why) = mark.is_over(order, boot, uptime) else { continue };
+        let command = command.filter(|_| mark.node == node);
+        let Some(why) = mark.is_over(command, boot, uptime) else { continue };
         match folder.withdraw(&name, &mark) {
             Ok(true) => {
                 tracing::info!(operation = mark.operation_id, why, "the mark for a reboot was removed");

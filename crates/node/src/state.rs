@@ -150,14 +150,14 @@ impl OneProbe {
         make_folder(folder)?;
         let path = folder.join(LOCK);
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        let mut told = false;
+        let mut logged = false;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    if !told {
+                    if !logged {
                         tracing::info!(path = %path.display(), "another probe runs on this node: waiting until it ends");
-                        told = true;
+                        logged = true;
                     }
                     tokio::time::sleep(LOCK_RETRY).await;
                 }

@@ -145,45 +145,45 @@ impl<'t> Play<'t> {
             }
             return;
         };
-        let mut told: Vec<String> = Vec::new();
+        let mut sentences: Vec<String> = Vec::new();
         if let Some(machine) = event.machine {
-            told.push(self.machine(name, machine));
+            sentences.push(self.machine(name, machine));
         }
         if event.cancelled {
-            told.push(self.cancel(name));
+            sentences.push(self.cancel(name));
         }
         if let Some(by) = &event.approved {
-            told.push(self.approve(name, by));
+            sentences.push(self.approve(name, by));
         }
         if let Some(cancel) = &event.cancel {
-            told.push(self.cancel_by_hand(name, cancel));
+            sentences.push(self.cancel_by_hand(name, cancel));
         }
         if let Some(fault) = &event.fault {
-            told.push(self.fall_ill(name, fault));
+            sentences.push(self.fall_ill(name, fault));
         }
         if let Some(kind) = event.clears {
             self.clear(name, kind);
-            told.push(format!("{kind} is gone"));
+            sentences.push(format!("{kind} is gone"));
         }
         if let Some(flaps) = event.flaps {
             self.flapping.insert(name.to_owned(), (self.elapsed, flaps));
-            told.push(format!("Ready begins to change every {}s, {} times", flaps.every.0.as_secs(), flaps.times));
+            sentences.push(format!("Ready begins to change every {}s, {} times", flaps.every.0.as_secs(), flaps.times));
         }
         match self.world.nodes.get_mut(name) {
             Some(node) => {
-                told.extend(node::change(node, event));
+                sentences.extend(node::change(node, event));
                 if node.probe_runs {
                     node.send();
                 }
             }
-            None if event.machine.is_none() => told = vec!["nothing happens: the node is gone".to_owned()],
+            None if event.machine.is_none() => sentences = vec!["nothing happens: the node is gone".to_owned()],
             None => {}
         }
         // A person knows of everything that happens at the same moment.
         if let Some(manual) = &event.manual {
-            told.push(self.manual(name, manual));
+            sentences.push(self.manual(name, manual));
         }
-        for sentence in told {
+        for sentence in sentences {
             self.account.happens(self.elapsed, Some(name), &sentence);
         }
     }

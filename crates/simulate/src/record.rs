@@ -163,7 +163,7 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
     let is_told = |node: &str, fault: &Fault| {
         let of_node = snapshot.remediations.values().filter(|remediation| remediation.node == node);
         let mut same = of_node.filter_map(|remediation| remediation.fault(&fault.id));
-        same.any(|told| told.state != Resolution::Resolved)
+        same.any(|fault| fault.state != Resolution::Resolved)
     };
     let mut found = Vec::new();
     for (node, report) in &snapshot.reports {

@@ -48,7 +48,7 @@ pub struct Remediators {
     /// How often one was created, by operation.
     pub made: BTreeMap<String, u32>,
     /// Operations with a reported timeout.
-    pub told: Vec<String>,
+    pub notified: Vec<String>,
 }
 
 impl Remediators {
@@ -77,7 +77,7 @@ impl Remediators {
 
     /// Reports the timeout to the object of an operation.
     pub(super) fn tell(&mut self, handed: &HandedOff) {
-        self.told.push(handed.operation_id.clone());
+        self.notified.push(handed.operation_id.clone());
         for object in self.objects.iter_mut().filter(|o| o.handed.operation_id == handed.operation_id) {
             object.is_told = true;
         }

@@ -219,7 +219,7 @@ impl World {
             | Effect::TimeOutHandOff { node, .. }
             | Effect::WithdrawCommand { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
-                self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
+                self.jobs.get(operation_id).map_or_else(String::new, |(command, _)| command.node.clone())
             }
             Effect::UpdateManualRequest { name, .. } | Effect::DeleteRemediation { name } => format!("-{name}"),
         }
@@ -242,12 +242,12 @@ impl World {
             node.view.unschedulable = false;
         }
         let acts = &mut self.acts;
-        for (order, job) in self.jobs.values_mut() {
-            let Some(node) = self.nodes.get_mut(&order.node) else { continue };
+        for (command, job) in self.jobs.values_mut() {
+            let Some(node) = self.nodes.get_mut(&command.node) else { continue };
             if !job.finished && node.job_starts && node.boots.away.is_none() {
                 job.started = true;
                 job.finished = true;
-                job.outcome = Some(node.execute(order, now, acts));
+                job.outcome = Some(node.execute(command, now, acts));
             }
         }
         for node in self.nodes.values_mut() {

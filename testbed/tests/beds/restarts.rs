@@ -206,7 +206,7 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     assert!(after.iter().all(Option::is_some) && same == [!is_kubelet, is_kubelet], "{before:?}, then {after:?}");
     ready_anew(bed, node, &last);
     assert_eq!(running(node), containers, "no container was ended");
-    // The order stood in the node's own object, and the answer stands beside it.
+    // The command stood in the node's own object, and the answer stands beside it.
     let report: Value =
         serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).unwrap()).unwrap();
     let (answer, step) = (&report["status"]["commandResult"], &remediations(bed, node)[0]["status"]["attempts"][0]);

@@ -1,11 +1,11 @@
-//! Who gives orders to nodes: the controller, and nobody else, be it by roles or by admission.
+//! Who gives commands to nodes: the controller, and nobody else, be it by roles or by admission.
 
 use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
-use crate::admission::nodes::order;
+use crate::admission::nodes::command;
 use crate::admission::requests::{COMMANDS, Call, Caller, Cases, create, delete, get, merge, owned_command};
 use crate::plane;
 
@@ -14,18 +14,18 @@ const NODES: &str = "/api/v1/nodes";
 const NOT_THEIRS: &str = "NodeCommands are written by the controller only";
 
 /// Path of a command.
-fn command(node: &str) -> String {
+fn path_of(node: &str) -> String {
     format!("{COMMANDS}/{node}")
 }
 
 fn made(node: &str) -> Value {
-    owned_command(node, &json!("11111111-1111-1111-1111-111111111111"), json!({"command": order()}))
+    owned_command(node, &json!("11111111-1111-1111-1111-111111111111"), json!({"command": command()}))
 }
 
-/// Writes that give an order, change one, or take one back, to the node worker-1 or worker-2, whose commands exist.
+/// Writes that give a command, change one, or take one back, to the node worker-1 or worker-2, whose commands exist.
 pub fn forgeries(node: &str) -> Vec<(String, Call)> {
-    let path = command(node);
-    let mut forged = order();
+    let path = path_of(node);
+    let mut forged = command();
     forged["operationId"] = json!("op-forged");
     let bare = owned_command(node, &json!("u"), json!({"command": forged}));
     let writes = [
@@ -55,9 +55,9 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         cases
             .allowed(by, "make a command", create(COMMANDS, owned_command(node, &uid, json!({"checkSequence": 1}))))
             .await;
-        cases.allowed(by, "give a command", merge(command(node), json!({"spec": {"command": order()}}))).await;
+        cases.allowed(by, "give a command", merge(path_of(node), json!({"spec": {"command": command()}}))).await;
     }
-    cases.allowed(by, "take a command back", merge(command("worker-2"), json!({"spec": {"command": null}}))).await;
+    cases.allowed(by, "take a command back", merge(path_of("worker-2"), json!({"spec": {"command": null}}))).await;
     for caller in [&all.pod, &all.unit] {
         read_by(caller, cases).await;
         refused_by_roles(caller, cases).await;
@@ -67,13 +67,13 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
             .denied(
                 caller,
                 "change a command",
-                merge(command("worker-1"), json!({"spec": {"command": null}})),
+                merge(path_of("worker-1"), json!({"spec": {"command": null}})),
                 "cannot patch resource",
             )
             .await;
     }
     for caller in [&all.operator, &all.approver, &all.requester] {
-        cases.allowed(caller, "read a command", get(command("worker-1"))).await;
+        cases.allowed(caller, "read a command", get(path_of("worker-1"))).await;
     }
     // Somebody was given too much.
     let verbs = "--verb=get,create,patch,update,delete";
@@ -85,7 +85,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         "--clusterrole=commander",
         "--serviceaccount=default:patcher",
     ])?;
-    all.patcher.until_allowed(&get(command("worker-1"))).await?;
+    all.patcher.until_allowed(&get(path_of("worker-1"))).await?;
     for (what, call) in forgeries("worker-1") {
         cases.denied(&all.patcher, &what, call.clone(), NOT_THEIRS).await;
         if !what.starts_with("delete") && !what.starts_with("own") {
@@ -96,17 +96,17 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         .allowed(
             &all.patcher,
             "label a command",
-            merge(command("worker-1"), json!({"metadata": {"labels": {"a": "b"}}})),
+            merge(path_of("worker-1"), json!({"metadata": {"labels": {"a": "b"}}})),
         )
         .await;
-    cases.allowed(&all.admin, "delete a command", delete(command("worker-2"), Value::Null)).await;
+    cases.allowed(&all.admin, "delete a command", delete(path_of("worker-2"), Value::Null)).await;
     bed.kubectl(&["delete", "clusterrolebinding,clusterrole", "commander"])?;
     goes_with_its_node(all).await
 }
 
 /// What a node reads, by its role.
 async fn read_by(caller: &Caller, cases: &mut Cases) {
-    cases.allowed(caller, "read its own command", get(command("worker-1"))).await;
+    cases.allowed(caller, "read its own command", get(path_of("worker-1"))).await;
     let watch = format!("{COMMANDS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dworker-1");
     cases.allowed(caller, "watch its own command", get(watch)).await;
 }
@@ -118,7 +118,7 @@ async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
             let verb = what.split(' ').next().filter(|verb| ["create", "delete"].contains(verb)).unwrap_or("patch");
             cases.denied(caller, &what, call, &format!("cannot {verb} resource \"nodecommands\"")).await;
         }
-        let status = merge(format!("{}/status", command(node)), json!({"spec": {"command": order()}}));
+        let status = merge(format!("{}/status", path_of(node)), json!({"spec": {"command": command()}}));
         cases
             .denied(caller, "by the status of a command", status, "cannot patch resource \"nodecommands/status\"")
             .await;
@@ -130,28 +130,28 @@ async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
 async fn goes_with_its_node(all: &Callers) -> Result<()> {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "short-lived"}});
     let uid = all.admin.must(&create(NODES, node)).await?["metadata"]["uid"].clone();
-    all.controller.must(&create(COMMANDS, owned_command("short-lived", &uid, json!({"command": order()})))).await?;
+    all.controller.must(&create(COMMANDS, owned_command("short-lived", &uid, json!({"command": command()})))).await?;
     all.admin.must(&delete(format!("{NODES}/short-lived"), Value::Null)).await?;
     // It learns of new kinds every half a minute.
     plane::soon(async || {
-        let is_there = all.admin.send(&get(command("short-lived"))).await.is_ok();
+        let is_there = all.admin.send(&get(path_of("short-lived"))).await.is_ok();
         ensure!(!is_there, "the command of a Node that is gone is still there");
         Ok(())
     })
     .await
 }
 
-/// Every admission policy is missing: roles alone keep nodes from giving orders. In the end all are there again.
+/// Every admission policy is missing: roles alone keep nodes from giving commands. In the end all are there again.
 pub async fn without_any_policy(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     bed.kubectl(&["delete", "validatingadmissionpolicybinding", "-l", "app.kubernetes.io/part-of=nrh"])?;
     // That nothing holds an administrator any more shows that they are gone. Its owner is no Node: the garbage collector removes it.
     all.admin.until_allowed(&create(COMMANDS, made("canary"))).await?;
     let uid = all.admin.must(&get(format!("{NODES}/worker-1"))).await?["metadata"]["uid"].clone();
-    all.admin.must(&create(COMMANDS, owned_command("worker-1", &uid, json!({"command": order()})))).await?;
+    all.admin.must(&create(COMMANDS, owned_command("worker-1", &uid, json!({"command": command()})))).await?;
     for caller in [&all.pod, &all.unit, &all.unbound] {
         read_by(caller, cases).await;
         refused_by_roles(caller, cases).await;
     }
-    all.admin.must(&delete(command("worker-1"), Value::Null)).await?;
+    all.admin.must(&delete(path_of("worker-1"), Value::Null)).await?;
     plane::install(bed)
 }

@@ -17,7 +17,7 @@ use crate::admission::requests::Cases;
 /// Longer than any answer takes.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The plugin hands out a token of the probe's account: its credential reads the node's order, and an ended one is refused.
+/// The plugin hands out a token of the probe's account: its credential reads the node's command, and an ended one is refused.
 pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (answer, program) = (folder.path().join("answer"), folder.path().join("plugin"));
@@ -44,7 +44,7 @@ pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     let connection = credentials.connect(&tell, SILENCE).await?;
     ensure!(connection.until.is_some(), "the end of the credential is not known");
     let own = read(&connection.client, "worker-1").await;
-    let is_read = own.as_ref().is_ok_and(|standing| standing.command.order.is_some());
+    let is_read = own.as_ref().is_ok_and(|standing| standing.command.command.is_some());
     cases.note("a credential plugin's token reads the node's command", is_read, &format!("{own:?}"));
 
     let clock = *clock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,10 +12,10 @@ use crate::plane;
 
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 
-/// A Job as the controller makes it, for an order to worker-1.
+/// A Job as the controller makes it, for a command to worker-1.
 pub fn shaped() -> Value {
-    let order: ActionCommand = serde_json::from_value(crate::admission::nodes::order()).unwrap();
-    serde_json::to_value(nrh::controller::jobs::job(&order, IMAGE).unwrap()).unwrap()
+    let command: ActionCommand = serde_json::from_value(crate::admission::nodes::command()).unwrap();
+    serde_json::to_value(nrh::controller::jobs::job(&command, IMAGE).unwrap()).unwrap()
 }
 
 /// A Job that is created in a dry run.
@@ -120,7 +120,7 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// The node's name and the order are all that a Job is told.
+/// The node's name and the command are all that a Job is told.
 fn other_variables() -> Vec<(&'static str, Value)> {
     let variable = |value: Value| with_container(|c| c["env"].as_array_mut().unwrap().push(value));
     vec![

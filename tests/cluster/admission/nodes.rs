@@ -13,8 +13,8 @@ const LEDGER: &str = "/api/v1/namespaces/nrh-system/configmaps/nrh-ledger";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases/nrh-controller";
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// An order as the controller gives it.
-pub fn order() -> Value {
+/// A command as the controller gives it.
+pub fn command() -> Value {
     json!({"operationId": "op-1", "epoch": 1, "node": "worker-1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL"}, "faultId": "f",
         "faultType": "HungContainer", "target": {}, "issuedAt": NOW, "ttlSeconds": 60})
 }

@@ -251,7 +251,7 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
             admin,
             create(
                 COMMANDS,
-                owned_command("worker-1", &json!("u"), json!({"command": crate::admission::nodes::order()})),
+                owned_command("worker-1", &json!("u"), json!({"command": crate::admission::nodes::command()})),
             ),
         ),
         (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", crate::admission::jobs::shaped())),

@@ -91,8 +91,8 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     let simulated = simulated(stage).await?;
     let account = account::since(stage.bed, dry_from)?;
     let commands: Api<NodeCommand> = Api::all(stage.admin.clone());
-    let mut ordered = commands.list(&ListParams::default()).await?.items;
-    ordered.retain(|command| command.spec.command.is_some());
+    let mut commanded = commands.list(&ListParams::default()).await?.items;
+    commanded.retain(|command| command.spec.command.is_some());
     untouched(stage).await?;
 
     change(stage, &json!({"mode": "Enforce", "pauseRequests": [PAUSE]})).await?;
@@ -113,7 +113,7 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     };
     let acts = strange(&account);
     ensure!(acts.is_empty(), "the dry run wrote more than its account: {}", lines(&acts));
-    ensure!(ordered.is_empty(), "the dry run ordered something: {ordered:?}");
+    ensure!(commanded.is_empty(), "the dry run commanded something: {commanded:?}");
     let expected = [
         "create noderemediations.runtimehealth.io",
         "patch noderemediations/status.runtimehealth.io",
@@ -174,7 +174,7 @@ fn is_account(write: &Write, simulated: &BTreeSet<String>) -> bool {
         ("create" | "update", "leases.coordination.k8s.io", "nrh-system") => name == "nrh-controller",
         ("create", "noderuntimehealths.runtimehealth.io", "")
         | ("patch", "noderuntimehealths/status.runtimehealth.io", "")
-        // Requests for a fresh check; that none is an order is checked by itself.
+        // Requests for a fresh check; that none is a command is checked by itself.
         | ("create" | "patch", "nodecommands.runtimehealth.io", "") => is_node,
         ("patch", "remediationpolicies/status.runtimehealth.io", "") => name == POLICY,
         ("create" | "patch" | "delete", "noderemediations.runtimehealth.io", "")

@@ -1,4 +1,4 @@
-//! Nodes on a real API server whose probes report, whose kubelets run our Jobs, and whose agents obey orders.
+//! Nodes on a real API server whose probes report, whose kubelets run our Jobs, and whose agents obey commands.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -244,13 +244,13 @@ impl Fleet {
         let one = |(name, played): (&String, &mut Played)| {
             let node = &mut played.node;
             let (boots, said) = (node.boots.count, node.report.agent.clone());
-            node.order = commands.get(name).cloned().flatten().filter(|_| played.obeys);
+            node.command = commands.get(name).cloned().flatten().filter(|_| played.obeys);
             node.work(Timestamp::now(), &mut BTreeMap::new());
-            if let (Some(order), Some(outcome)) = (&node.order, &node.report.agent)
+            if let (Some(command), Some(outcome)) = (&node.command, &node.report.agent)
                 && said.as_ref() != Some(outcome)
                 && outcome.reason != OutcomeReason::AlreadyRebooted
             {
-                self.done.lock().unwrap().push((order.operation_id.clone(), format!("{:?}", order.action.kind())));
+                self.done.lock().unwrap().push((command.operation_id.clone(), format!("{:?}", command.action.kind())));
             }
             (name.clone(), node.clone(), node.boots.count != boots)
         };

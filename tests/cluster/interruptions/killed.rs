@@ -313,15 +313,15 @@ impl Range<'_> {
         self.stage.fleet.remove(node).await
     }
 
-    /// Waits until the node's remediation has repaired it, holds nothing any more, and no order stands.
+    /// Waits until the node's remediation has repaired it, holds nothing any more, and no command stands.
     async fn settled(&self, node: &str) -> Result<()> {
         let fleet = &self.stage.fleet;
         fleet.resolved(node).await?;
         let commands: Api<NodeCommand> = Api::all(self.stage.admin.clone());
-        until("the end of what the remediation holds, and of the order", LIMIT, async || {
+        until("the end of what the remediation holds, and of the command", LIMIT, async || {
             let holds = fleet.remediations(node).await?.iter().any(|remediation| !remediation.finalizers().is_empty());
-            let order = commands.get_opt(node).await?.and_then(|command| command.spec.command);
-            Ok((!holds && order.is_none()).then_some(()))
+            let command = commands.get_opt(node).await?.and_then(|command| command.spec.command);
+            Ok((!holds && command.is_none()).then_some(()))
         })
         .await?;
         fleet.ledger_is_empty().await

@@ -51,7 +51,7 @@ pub struct Ladder {
     pub written: &'static [(&'static str, usize)],
     /// Kinds of writes at which the leader is to be killed, beside those of every remediation.
     pub points: &'static [&'static str],
-    /// If its kubelet starts no pods, its agent is ordered.
+    /// If its kubelet starts no pods, its agent is commanded.
     pub kubelet: Kubelet,
     pub by: By,
     /// Whether another node of the policy is sick by the time that the next leader begins: there is room for one at a time.
@@ -75,7 +75,7 @@ pub const ACTS: [&str; 7] = [
     "delete selfnoderemediations.self-node-remediation.medik8s.io",
 ];
 
-const ORDERED: &[&str] = &["order given", "order withdrawn"];
+const ORDERED: &[&str] = &["command given", "command withdrawn"];
 
 /// What most of them are.
 const COMMON: Ladder = Ladder {
@@ -110,7 +110,7 @@ pub const LADDERS: [Ladder; 9] = [
     },
     Ladder {
         name: "agent",
-        title: "CleanupOrphans by order",
+        title: "CleanupOrphans by command",
         acts: &["CleanupOrphans"],
         points: ORDERED,
         kubelet: Kubelet::NotReady,
@@ -119,7 +119,7 @@ pub const LADDERS: [Ladder; 9] = [
     },
     Ladder {
         name: "kubelet",
-        title: "RestartKubelet, Cordon, Reboot by order",
+        title: "RestartKubelet, Cordon, Reboot by command",
         fault: FaultType::KubeletDown,
         steps: || {
             let reboot = json!({"approval": "Automatic", "reboot": {"requireDrain": false}});
@@ -128,12 +128,12 @@ pub const LADDERS: [Ladder; 9] = [
         acts: &["RestartKubelet", "Reboot"],
         fails: &[ActionType::RestartKubelet],
         written: &[("patch nodes", 2)],
-        points: &["order given", "order withdrawn", "PATCH nodes"],
+        points: &["command given", "command withdrawn", "PATCH nodes"],
         ..COMMON
     },
     Ladder {
         name: "runtime",
-        title: "RestartRuntime, MarkForReboot by order",
+        title: "RestartRuntime, MarkForReboot by command",
         fault: FaultType::RuntimeUnreachable,
         steps: || {
             let mark = step("MarkForReboot", &json!({"approval": "Automatic", "timeout": "15m"}));
@@ -192,11 +192,11 @@ pub const LADDERS: [Ladder; 9] = [
     },
     Ladder {
         name: "collectors",
-        title: "CleanupOrphans by a Job that does not start, then by order",
+        title: "CleanupOrphans by a Job that does not start, then by command",
         part: Part::Handed,
         acts: &["CleanupOrphans"],
         written: &[("create jobs.batch", 1)],
-        points: &["POST jobs", "DELETE jobs", "order given", "order withdrawn"],
+        points: &["POST jobs", "DELETE jobs", "command given", "command withdrawn"],
         kubelet: Kubelet::StartsNothing,
         settings: |shipped| PlanSettings { job_start: Duration::from_secs(2), ..shipped },
         ..COMMON

@@ -80,9 +80,9 @@ impl<F: FnMut(&Call) -> CallOutcome + Send + 'static> Judge for F {
     }
 }
 
-/// What a call does about the order that stands in a node's command.
+/// What a call does about the command that stands in a node's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OfOrder {
+enum OfCommand {
     Gives,
     Withdraws,
 }
@@ -92,7 +92,7 @@ enum OfOrder {
 pub struct Call {
     method: Method,
     path: String,
-    order: Option<OfOrder>,
+    command: Option<OfCommand>,
     /// Whether it asks to be told of changes.
     pub is_watch: bool,
     is_dry_run: bool,
@@ -103,7 +103,7 @@ impl Call {
         let uri = request.uri();
         let asks = |what| uri.query().is_some_and(|query| query.contains(what));
         let (is_watch, is_dry_run) = (asks("watch=true"), asks("dryRun=All"));
-        Self { method: request.method().clone(), path: uri.path().to_owned(), order: None, is_watch, is_dry_run }
+        Self { method: request.method().clone(), path: uri.path().to_owned(), command: None, is_watch, is_dry_run }
     }
 
     /// Whether it changes something.
@@ -116,7 +116,7 @@ impl Call {
         self.path.contains("/leases")
     }
 
-    /// Whether it is a write of that node's remediation: of the ledger, the remediation itself, its node, its Job, its pod or the order to
+    /// Whether it is a write of that node's remediation: of the ledger, the remediation itself, its node, its Job, its pod or the command to
     /// its agent, each of which has the node's name in its own once it is made. Statuses that only tell, events, questions about
     /// rights and the Lease are none.
     pub fn is_of_remediation(&self, node: &str) -> bool {
@@ -130,7 +130,7 @@ impl Call {
             "/selfsubjectaccessreviews",
         ];
         let is_named = self.method == Method::POST || self.path.contains("/configmaps/") || self.path.contains(node);
-        let is_other = self.order.is_none() && others.iter().any(|other| self.path.contains(other));
+        let is_other = self.command.is_none() && others.iter().any(|other| self.path.contains(other));
         self.is_write() && is_named && !is_other
     }
 
@@ -146,9 +146,9 @@ impl Call {
 
     /// What is done to what, without any name: `PATCH noderemediations/status`.
     pub fn kind(&self) -> String {
-        match self.order {
-            Some(OfOrder::Gives) => return "order given".to_owned(),
-            Some(OfOrder::Withdraws) => return "order withdrawn".to_owned(),
+        match self.command {
+            Some(OfCommand::Gives) => return "command given".to_owned(),
+            Some(OfCommand::Withdraws) => return "command withdrawn".to_owned(),
             None => {}
         }
         let mut parts = self.path.trim_start_matches('/').split('/').peekable();
@@ -181,8 +181,8 @@ pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl Judge) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (upstream, judge, gone) = (upstream.clone(), judge.clone(), gone.clone());
         async move {
-            let (order, request) = order_in(request).await?;
-            let call = Call { order, ..Call::of(&request) };
+            let (command, request) = command_in(request).await?;
+            let call = Call { command, ..Call::of(&request) };
             let fate = judge.lock().unwrap().call(&call);
             let response = pass(&upstream, &gone, fate, request).await?;
             if call.is_watch && response.status().is_success() {
@@ -194,8 +194,8 @@ pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl Judge) -> Client {
     Client::new(service, "default")
 }
 
-/// What the request does about an order, if anything: that stands in its body.
-async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Body>), BoxError> {
+/// What the request does about a command, if anything: that stands in its body.
+async fn command_in(request: Request<Body>) -> Result<(Option<OfCommand>, Request<Body>), BoxError> {
     let is_write = [Method::PATCH, Method::POST].contains(request.method());
     if !is_write || !request.uri().path().contains("/nodecommands") {
         return Ok((None, request));
@@ -203,9 +203,9 @@ async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Bo
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await?;
     let said: Value = serde_json::from_slice(&bytes)?;
-    let order = said.pointer("/spec/command");
-    let order = order.map(|order| if order.is_null() { OfOrder::Withdraws } else { OfOrder::Gives });
-    Ok((order, Request::from_parts(parts, Body::from(bytes.to_vec()))))
+    let command = said.pointer("/spec/command");
+    let command = command.map(|command| if command.is_null() { OfCommand::Withdraws } else { OfCommand::Gives });
+    Ok((command, Request::from_parts(parts, Body::from(bytes.to_vec()))))
 }
 
 /// As far as a call of that fate comes.

@@ -134,14 +134,14 @@ impl PolicyLimitsStatus {
     /// The narrower limits; `None` = there are none.
     pub fn of(limits: &LimitsView) -> Option<Self> {
         let left_out = |count: u32| (count > 0).then_some(count);
-        let told = Self {
+        let status = Self {
             per_topology: limits.topologies.clone(),
             per_topology_omitted: left_out(limits.topologies_left_out),
             per_fault: limits.faults.iter().map(Into::into).collect(),
             per_node: limits.spent.iter().map(Into::into).collect(),
             per_node_omitted: left_out(limits.spent_left_out),
         };
-        (told != Self::default()).then_some(told)
+        (status != Self::default()).then_some(status)
     }
 }
 

@@ -10,12 +10,12 @@ use crate::NodeCommand;
 
 /// The part that a decision reads.
 pub fn view(command: &NodeCommand) -> CommandView {
-    CommandView { node_uid: owner(&command.metadata), order: command.spec.command.clone(), unreadable: None }
+    CommandView { node_uid: owner(&command.metadata), command: command.spec.command.clone(), unreadable: None }
 }
 
 /// A command that cannot be read: its node is blocked.
 pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
-    CommandView { node_uid: owner(meta), order: None, unreadable: Some(why.to_owned()) }
+    CommandView { node_uid: owner(meta), command: None, unreadable: Some(why.to_owned()) }
 }
 
 impl View for NodeCommand {

@@ -121,8 +121,8 @@ fn external_conditions(node: &Node) -> Arc<[ExternalCondition]> {
     )
 }
 
-fn version(told: &str, longest: usize) -> Option<String> {
-    (!told.is_empty()).then(|| bounded(told, longest))
+fn version(text: &str, longest: usize) -> Option<String> {
+    (!text.is_empty()).then(|| bounded(text, longest))
 }
 
 /// The marks by which other tools take the node out of service. The controller leaves such a node alone, and it stays

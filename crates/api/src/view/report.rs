@@ -47,8 +47,8 @@ fn safe(view: &RestartView) -> (TriState, TriState, &str) {
 
 /// Whether `new` differs from `old`, apart from a mere heartbeat.
 pub fn differs(old: &ReportView, new: &ReportView) -> bool {
-    let said = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.actions_enabled, beat.kubelet_works);
-    let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);
+    let content = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.actions_enabled, beat.kubelet_works);
+    let beat = |view: &ReportView| view.heartbeat.as_ref().map(content);
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.creates_pods, view.kubelet.settings);
     (&old.node_uid, &old.suspended, &old.unchecked, safe(&old.restart), &old.agent, &old.stopped)

@@ -49,8 +49,8 @@ impl Applier {
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
-                Operation::RunJob(order) | Operation::GiveCommand(order) => {
-                    self.check_disruption_budgets(request, order).await
+                Operation::RunJob(command) | Operation::GiveCommand(command) => {
+                    self.check_disruption_budgets(request, command).await
                 }
                 _ => Ok(None),
             };
@@ -96,9 +96,9 @@ impl Applier {
     async fn check_disruption_budgets(
         &self,
         request: PreflightRequest<'_>,
-        order: &ActionCommand,
+        command: &ActionCommand,
     ) -> Result<Option<ActionResult>, ApplyError> {
-        match Box::pin(self.ends_too_many(request, order)).await {
+        match Box::pin(self.ends_too_many(request, command)).await {
             Err(error) => settle(Err(error)).map(Some),
             weighed => weighed,
         }
@@ -116,8 +116,8 @@ impl Applier {
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(params) => self.drain(operation_id, params, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node).await,
-            Operation::RunJob(order) => self.run_job(order).await,
-            Operation::GiveCommand(order) => self.give_command(order, live).await,
+            Operation::RunJob(command) => self.run_job(command).await,
+            Operation::GiveCommand(command) => self.give_command(command, live).await,
             Operation::HandOff(params) => Box::pin(self.hand_off(operation_id, params, live)).await,
             Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
         }
@@ -203,10 +203,10 @@ impl Applier {
         }
     }
 
-    async fn run_job(&self, order: &ActionCommand) -> Result<ActionResult, ApplyError> {
+    async fn run_job(&self, command: &ActionCommand) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
-        let job = jobs::job(order, &self.image)?;
-        match bounded(|| format!("creating Job {}", order.operation_id), api.create(&post_params(), &job)).await {
+        let job = jobs::job(command, &self.image)?;
+        match bounded(|| format!("creating Job {}", command.operation_id), api.create(&post_params(), &job)).await {
             Ok(made) => {
                 made.fold(&mut self.cache.lock(), Instant::now());
                 Ok(ActionResult::Started)
@@ -217,29 +217,29 @@ impl Applier {
         }
     }
 
-    async fn give_command(&self, order: &ActionCommand, live: &PreflightState) -> Result<ActionResult, ApplyError> {
+    async fn give_command(&self, command: &ActionCommand, live: &PreflightState) -> Result<ActionResult, ApplyError> {
         let agent = live.report.status.as_ref().and_then(|status| status.command_result.as_ref());
         let running =
-            agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
+            agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != command.operation_id);
         if let Some(running) = running {
             return Err(ApplyError::NotNow(format!(
                 "node {} still executes command {}",
-                order.node, running.operation_id
+                command.node, running.operation_id
             )));
         }
         let found = live.command.as_ref();
-        if found.is_some_and(|command| command.spec.command.as_ref() == Some(order)) {
+        if found.is_some_and(|found| found.spec.command.as_ref() == Some(command)) {
             return Ok(ActionResult::Started);
         }
         let (node, uid) = (live.node.name_any(), live.node.uid().unwrap_or_default());
-        let command = Command { calls: &self.calls, cache: &self.cache, node: &node, uid: &uid };
-        command.give_command(found, order).await?;
+        let writer = Command { calls: &self.calls, cache: &self.cache, node: &node, uid: &uid };
+        writer.give_command(found, command).await?;
         Ok(ActionResult::Started)
     }
 
     /// Withdraws the current command, whichever it is.
-    pub(super) async fn withdraw_order(&self, node: &str) -> Result<(), ApplyError> {
-        Ok(commands::withdraw_order(&self.calls, &self.cache, node).await?)
+    pub(super) async fn withdraw_command(&self, node: &str) -> Result<(), ApplyError> {
+        Ok(commands::withdraw_command(&self.calls, &self.cache, node).await?)
     }
 
     /// Deletes a Job and its pod.
@@ -345,7 +345,7 @@ const fn action_name(operation: &Operation) -> &'static str {
         Operation::Taint(_) => "Taint",
         Operation::Drain(_) => "Drain",
         Operation::DeletePod(_) => "DeletePod",
-        Operation::RunJob(order) | Operation::GiveCommand(order) => order.action.kind().as_str(),
+        Operation::RunJob(command) | Operation::GiveCommand(command) => command.action.kind().as_str(),
         Operation::HandOff(_) => "HandOff",
         Operation::Notify(_) => "Notify",
     }

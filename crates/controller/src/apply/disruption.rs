@@ -92,9 +92,9 @@ impl Applier {
     pub(super) async fn ends_too_many(
         &self,
         request: PreflightRequest<'_>,
-        order: &ActionCommand,
+        command: &ActionCommand,
     ) -> Result<Option<ActionResult>, ApplyError> {
-        let Some(asked) = self.asked_of(request, order) else { return Ok(None) };
+        let Some(asked) = self.asked_of(request, command) else { return Ok(None) };
         let pod = &asked.pod;
         let read = self.calls.find_in::<Pod>(&pod.namespace, &pod.name).await?;
         let Some(found) = read.filter(|found| pods::names(found).any(|name| name == *pod)) else { return Ok(None) };
@@ -113,7 +113,7 @@ impl Applier {
         if covering.peek().is_none() {
             return Ok(None);
         }
-        let (now, operation) = (Instant::now(), &order.operation_id);
+        let (now, operation) = (Instant::now(), &command.operation_id);
         let other =
             self.kills.other(&pod.namespace, operation, now).or_else(|| self.unsettled(operation, &pod.namespace));
         if let Some(other) = other {
@@ -149,14 +149,14 @@ impl Applier {
     }
 
     /// Which pod a command would end, and the state of the attempt; `None` if it ends none, or was given already.
-    fn asked_of(&self, request: PreflightRequest<'_>, order: &ActionCommand) -> Option<Asked> {
+    fn asked_of(&self, request: PreflightRequest<'_>, command: &ActionCommand) -> Option<Asked> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(request.remediation)?;
-        let pod = ended_by(order, remediation)?;
-        let given = state.snapshot.commands.get(request.node).and_then(|command| command.order.as_ref());
-        let is_given = given.is_some_and(|given| given.operation_id == order.operation_id)
-            || state.snapshot.jobs.contains_key(&order.operation_id);
-        let step = remediation.steps.iter().find(|step| step.operation_id == order.operation_id)?;
+        let pod = ended_by(command, remediation)?;
+        let given = state.snapshot.commands.get(request.node).and_then(|command| command.command.as_ref());
+        let is_given = given.is_some_and(|given| given.operation_id == command.operation_id)
+            || state.snapshot.jobs.contains_key(&command.operation_id);
+        let step = remediation.steps.iter().find(|step| step.operation_id == command.operation_id)?;
         let age = Duration::try_from(self.clock.now().duration_since(step.scheduled_at)).unwrap_or_default();
         (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
     }
@@ -196,16 +196,16 @@ struct Asked {
 }
 
 /// The pod that a command ends. A shim holds all containers of its pod. No container depends on a `runc create` yet.
-fn ended_by(order: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
-    let role = order.target.process.as_ref().map(|process| process.role);
-    if order.signal() != Some(Signal::Kill)
-        || order.fault_type != FaultType::HungContainer
+fn ended_by(command: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
+    let role = command.target.process.as_ref().map(|process| process.role);
+    if command.signal() != Some(Signal::Kill)
+        || command.fault_type != FaultType::HungContainer
         || role == Some(Role::RuntimeClient)
     {
         return None;
     }
-    let subject = || remediation.fault(&order.fault_id)?.subject.pod.clone();
-    order.target.pod.clone().or_else(subject)
+    let subject = || remediation.fault(&command.fault_id)?.subject.pod.clone();
+    command.target.pod.clone().or_else(subject)
 }
 
 /// Whether a budget covers the pod. A budget without a selector covers no pod, one with an empty selector covers all.

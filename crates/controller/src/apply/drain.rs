@@ -176,7 +176,7 @@ fn answer(error: &CallError) -> Answer {
             _ => return Answer::Stop(error.line()),
         },
     };
-    let said = cut(&status.message, MAX_LINE);
+    let message = cut(&status.message, MAX_LINE);
     let is_ending =
         status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == NAMESPACE_ENDS);
     match status.code {
@@ -190,10 +190,10 @@ fn answer(error: &CallError) -> Answer {
         429 => match budgets(status) {
             Some(why) => Answer::Refused(why),
             // No budget refused it. The server is busy, or a webhook protects the pod.
-            None => Answer::Busy(format!("asked to retry later: {said}")),
+            None => Answer::Busy(format!("asked to retry later: {message}")),
         },
-        502 | 503 => Answer::Stop(format!("{said} ({})", status.code)),
-        code => Answer::Refused(format!("{said} ({code})")),
+        502 | 503 => Answer::Stop(format!("{message} ({})", status.code)),
+        code => Answer::Refused(format!("{message} ({code})")),
     }
 }
 
@@ -202,9 +202,9 @@ fn budgets(status: &Status) -> Option<String> {
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
     let of_budgets =
         causes.iter().filter(|cause| cause.reason == "DisruptionBudget").map(|cause| cause.message.clone());
-    let said: Vec<String> = of_budgets.collect();
-    if !said.is_empty() {
-        return Some(cut(&said.join("; "), MAX_LINE));
+    let messages: Vec<String> = of_budgets.collect();
+    if !messages.is_empty() {
+        return Some(cut(&messages.join("; "), MAX_LINE));
     }
     status.message.contains("disruption budget").then(|| cut(&status.message, MAX_LINE))
 }
@@ -267,8 +267,8 @@ mod tests {
     fn a_budget_is_quoted_and_a_busy_server_ends_the_round() {
         let budget = json!([{"reason": "DisruptionBudget", "message": "The disruption budget web needs 2 healthy pods and has 2 currently"}]);
         let text = "Cannot evict pod as it would violate the pod's disruption budget.";
-        let said = Answer::Refused("The disruption budget web needs 2 healthy pods and has 2 currently".to_owned());
-        assert_eq!(answer(&failed(429, text, &budget)), said);
+        let refused = Answer::Refused("The disruption budget web needs 2 healthy pods and has 2 currently".to_owned());
+        assert_eq!(answer(&failed(429, text, &budget)), refused);
         assert_eq!(answer(&failed(429, text, &json!([]))), Answer::Refused(text.to_owned()));
         assert!(matches!(answer(&failed(429, "too many requests", &json!([]))), Answer::Busy(_)));
         assert!(matches!(answer(&failed(503, "no endpoints", &json!([]))), Answer::Stop(_)));

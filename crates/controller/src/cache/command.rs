@@ -74,20 +74,20 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "u"}]}, "spec": spec}))
     }
 
-    fn order() -> serde_json::Value {
+    fn command() -> serde_json::Value {
         json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}, "faultId": "f",
             "faultType": "HungContainer", "target": {}, "issuedAt": "2026-01-01T00:00:00Z", "ttlSeconds": 60})
     }
 
     #[test]
-    fn an_order_is_news_for_the_decision_and_a_request_for_a_check_is_not() {
+    fn a_command_is_news_for_the_decision_and_a_request_for_a_check_is_not() {
         let (mut state, now) = (State::new(Instant::now()), Instant::now());
-        assert_eq!(object(1, &json!({"command": order()})).fold(&mut state, now), Changed::Matters);
+        assert_eq!(object(1, &json!({"command": command()})).fold(&mut state, now), Changed::Matters);
         let view = &state.snapshot.commands["w1"];
-        assert_eq!(view.order.as_ref().map(|order| order.operation_id.as_str()), Some("op-1"));
+        assert_eq!(view.command.as_ref().map(|command| command.operation_id.as_str()), Some("op-1"));
         assert_eq!(view.node_uid.as_deref(), Some("u"));
         assert_eq!(
-            object(2, &json!({"command": order(), "checkSequence": 3, "checkRequested": "a"})).fold(&mut state, now),
+            object(2, &json!({"command": command(), "checkSequence": 3, "checkRequested": "a"})).fold(&mut state, now),
             Changed::Nothing
         );
         let row = CommandRow {
@@ -98,7 +98,7 @@ mod tests {
         };
         assert_eq!(state.commands["w1"], row);
         assert_eq!(object(3, &json!({"checkSequence": 3})).fold(&mut state, now), Changed::Matters);
-        assert_eq!(state.snapshot.commands["w1"].order, None);
+        assert_eq!(state.snapshot.commands["w1"].command, None);
         assert_eq!(object(3, &json!({})).fold_deletion(&mut state), Changed::Matters);
         assert!(state.snapshot.commands.is_empty() && state.commands.is_empty());
     }

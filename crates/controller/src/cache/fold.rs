@@ -164,14 +164,14 @@ impl Ingest for NodeRuntimeHealth {
 
 /// Stores the controller's part of a report.
 pub(super) fn set_status(state: &mut State, node: &str, mut current: ControllerStatus) {
-    current.conditions.share(&mut state.said);
+    current.conditions.share(&mut state.condition_texts);
     let old = state.controller_statuses.insert(node.to_owned(), current);
     forget_said(state, old);
 }
 
 fn forget_said(state: &mut State, old: Option<ControllerStatus>) {
     if let Some(old) = old {
-        old.conditions.release(&mut state.said);
+        old.conditions.release(&mut state.condition_texts);
     }
 }
 

@@ -201,8 +201,8 @@ mod tests {
         assert!(!row.view("op-1", now).finished);
         assert_eq!(row.settles_in(now), Some(LAST_WORD));
         assert!(row.view("op-1", now + LAST_WORD).finished, "a pod that was removed must not hold it up for ever");
-        let said = json!({"operationId": "op-1", "state": "Done", "reason": "Executed", "message": "m", "at": "2025-01-01T00:00:00Z"});
-        note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": said.to_string()}})));
+        let outcome = json!({"operationId": "op-1", "state": "Done", "reason": "Executed", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": outcome.to_string()}})));
         let view = row.view("op-1", now);
         assert!(view.finished && view.outcome.is_some());
     }

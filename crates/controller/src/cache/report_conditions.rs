@@ -28,7 +28,7 @@ pub struct ConditionText {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportCondition {
     /// Type, status, reason and message.
-    pub said: Arc<ConditionText>,
+    pub text: Arc<ConditionText>,
     /// Since when the status has this value.
     pub since: Timestamp,
 }
@@ -41,7 +41,7 @@ impl Conditions {
     /// Reads them from an object.
     pub fn of(conditions: &[Condition]) -> Self {
         let one = |condition: &Condition| ReportCondition {
-            said: Arc::new(ConditionText {
+            text: Arc::new(ConditionText {
                 kind: condition.type_.clone(),
                 status: TriState::of(&condition.status),
                 reason: condition.reason.clone(),
@@ -59,25 +59,25 @@ impl Conditions {
 
     /// The condition of this type, by its name in the object.
     pub fn named(&self, kind: &str) -> Option<&ReportCondition> {
-        self.0.iter().find(|one| one.said.kind == kind)
+        self.0.iter().find(|one| one.text.kind == kind)
     }
 
     /// The status of the condition of this type; Unknown where it is missing.
     pub fn status(&self, kind: ConditionType) -> TriState {
-        self.get(kind).map_or(TriState::Unknown, |one| one.said.status)
+        self.get(kind).map_or(TriState::Unknown, |one| one.text.status)
     }
 
     /// Replaces the own copies with the shared ones.
     pub fn share(&mut self, shared: &mut Shared<ConditionText>) {
         for one in &mut self.0 {
-            one.said = shared.keep(Arc::clone(&one.said));
+            one.text = shared.keep(Arc::clone(&one.text));
         }
     }
 
     /// Releases the shared copies; one that no other report uses is forgotten.
     pub fn release(self, shared: &mut Shared<ConditionText>) {
         for one in self.0 {
-            shared.release(one.said);
+            shared.release(one.text);
         }
     }
 }
@@ -104,12 +104,12 @@ mod tests {
         }
         assert_eq!(shared.len(), 3);
         assert_eq!(all[0], all[1]);
-        assert_eq!(all[2].get(ConditionType::RuntimeReady).unwrap().said.message, "ill");
+        assert_eq!(all[2].get(ConditionType::RuntimeReady).unwrap().text.message, "ill");
         assert_eq!(
             (all[0].status(ConditionType::RuntimeReady), all[0].status(ConditionType::RestartSafe)),
             (TriState::True, TriState::Unknown)
         );
-        assert_eq!(all[0].named("Other").unwrap().said.status, TriState::Unknown, "what nobody knows is no word");
+        assert_eq!(all[0].named("Other").unwrap().text.status, TriState::Unknown, "what nobody knows is no word");
         let [one, two, three] = all;
         one.release(&mut shared);
         assert_eq!(shared.len(), 3, "the second still says it");

@@ -47,7 +47,7 @@ pub fn node_part(
 fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
     use ConditionReason as Why;
     let of = |kind, status, reason, message: &str| {
-        let same = current.conditions.get(kind).filter(|before| before.said.status == status);
+        let same = current.conditions.get(kind).filter(|before| before.text.status == status);
         let since = same.map_or(now, |before| before.since);
         let generation = Some(current.generation);
         Condition { observed_generation: generation, ..condition_since(kind, status, reason, message, since) }
@@ -181,8 +181,8 @@ pub fn difference(current: &ControllerStatus, part: &NodeRuntimeHealthStatus) ->
         || key(remediation) != key(wanted)
         || states(&current.cluster_faults) != states(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
-            let stands = current.conditions.named(&want.type_).map(|stands| &stands.said);
-            stands.is_none_or(|said| (said.status.as_str(), &said.reason) != (want.status.as_str(), &want.reason))
+            let stands = current.conditions.named(&want.type_).map(|stands| &stands.text);
+            stands.is_none_or(|text| (text.status.as_str(), &text.reason) != (want.status.as_str(), &want.reason))
         });
     if matter {
         return Difference::Matter;
@@ -192,7 +192,7 @@ pub fn difference(current: &ControllerStatus, part: &NodeRuntimeHealthStatus) ->
         || remediation.blocked != wanted.blocked
         || words(&current.cluster_faults) != words(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
-            current.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
+            current.conditions.named(&want.type_).is_some_and(|stands| stands.text.message != want.message)
         });
     if differs {
         return Difference::Words;

@@ -116,11 +116,11 @@ mod tests {
     fn an_invalid_policy_names_all_its_errors() {
         let row = PolicyRow { errors: vec!["first".into(), "second".into()], generation: 4, ..PolicyRow::default() };
         let status = policy_status(&row, None, now());
-        let said = |kind: &str| {
+        let shown = |kind: &str| {
             let one = status.conditions.iter().find(|c| c.type_ == kind).unwrap();
             (one.status.as_str(), one.message.as_str())
         };
-        assert_eq!((said("Ready"), said("Stalled")), (("False", "first; second"), ("True", "first; second")));
+        assert_eq!((shown("Ready"), shown("Stalled")), (("False", "first; second"), ("True", "first; second")));
         assert!(same_policy_status(&status, &policy_status(&row, None, "2025-02-01T00:00:00Z".parse().unwrap())));
     }
 

@@ -276,7 +276,8 @@ impl StatusWriter {
         }
         let (mut controller_statuses, mut commands) =
             (SortedCursor::new(controller_statuses), SortedCursor::new(&*commands));
-        let (mut said_now, mut said_before) = (SortedCursor::new(&status_view.nodes), SortedCursor::new(&before.nodes));
+        let (mut status_now, mut status_before) =
+            (SortedCursor::new(&status_view.nodes), SortedCursor::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = round.writes.len() < ROUND;
             match controller_statuses.at(node) {
@@ -288,10 +289,10 @@ impl StatusWriter {
                     round.add(is_room.then(remove));
                 }
                 Some(current) => {
-                    let Some(said) = said_now.at(node) else { continue };
-                    current.is_settled &= !is_all && said_before.at(node) == Some(said);
+                    let Some(status) = status_now.at(node) else { continue };
+                    current.is_settled &= !is_all && status_before.at(node) == Some(status);
                     if !current.is_settled && is_room {
-                        self.report_writes((node, &view.uid), said, current, commands.at(node), round);
+                        self.report_writes((node, &view.uid), status, current, commands.at(node), round);
                     }
                 }
             }
@@ -302,12 +303,12 @@ impl StatusWriter {
     fn report_writes(
         &mut self,
         (node, node_uid): (&str, &str),
-        said: &(Arc<NodeStatusView>, Vec<String>),
+        status: &(Arc<NodeStatusView>, Vec<String>),
         current: &mut ControllerStatus,
         row: Option<&CommandRow>,
         round: &mut Round,
     ) {
-        let check = self.check_requests.wanted(node, said.0.check_sequence, current.sequence, row, round.now);
+        let check = self.check_requests.wanted(node, status.0.check_sequence, current.sequence, row, round.now);
         let passed_on = row.and_then(|row| row.check_requested.as_ref());
         let ask = Ask {
             number: if let Wanted::Now(number) = check { Some(number) } else { None },
@@ -318,7 +319,7 @@ impl StatusWriter {
             let (node, node_uid, row) = (node.to_owned(), node_uid.to_owned(), row.cloned());
             round.add(Write::Check { node, node_uid, row, ask });
         }
-        match self.node_write(node, said, current, round) {
+        match self.node_write(node, status, current, round) {
             Compared::Same => current.is_settled = is_asked,
             Compared::PutOff => {}
             Compared::Due(write) => round.add(write),

@@ -41,7 +41,7 @@ impl Properties for Drain {
     }
 
     fn words(&self) -> Vec<String> {
-        let said = [(self.force, "force"), (self.ignore_runtime_hang, "ignoreRuntimeHang")];
-        said.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned()).collect()
+        let flags = [(self.force, "force"), (self.ignore_runtime_hang, "ignoreRuntimeHang")];
+        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned()).collect()
     }
 }

@@ -35,9 +35,9 @@ pub fn is_service(unit: &str) -> bool {
 
 impl Restart {
     fn words(&self) -> Vec<String> {
-        let said = [(self.skip_safety_check, "skipSafetyCheck"), (self.start_if_stopped, "startIfStopped")];
-        let said = said.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned());
-        self.unit.iter().cloned().chain(said).collect()
+        let flags = [(self.skip_safety_check, "skipSafetyCheck"), (self.start_if_stopped, "startIfStopped")];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned());
+        self.unit.iter().cloned().chain(flags).collect()
     }
 }
 

@@ -171,14 +171,14 @@ impl<'a> NodeContext<'a> {
     }
 
     /// Returns the current command to any node of this name.
-    pub fn order(&self) -> Option<&'a ActionCommand> {
-        self.command?.order.as_ref()
+    pub fn command(&self) -> Option<&'a ActionCommand> {
+        self.command?.command.as_ref()
     }
 
     /// Returns the current command if it is to this very node.
     pub fn own_command(&self) -> Option<&'a ActionCommand> {
         let uid = &self.view?.uid;
-        self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.order.as_ref()
+        self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.command.as_ref()
     }
 
     /// Remediations in Enforce mode on nodes of this name, as far as they are kept.

@@ -113,7 +113,7 @@ fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
 fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let (now, max_age) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let current = remediation.current_step().map(|step| step.fault_id.clone());
-    let (steps, mut said) = (&remediation.steps, None);
+    let (steps, mut message) = (&remediation.steps, None);
     for fault in &mut remediation.faults {
         if fault.state == Resolution::Resolved || current.as_deref() == Some(fault.id.as_str()) {
             continue;
@@ -128,10 +128,10 @@ fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remedia
         }
         fault.state = Resolution::Resolved;
         let how = if after.is_some() { "is gone now" } else { "recovered by itself" };
-        said = Some(format!("{} {how}", fault.kind));
+        message = Some(format!("{} {how}", fault.kind));
     }
-    if let Some(said) = said {
-        remediation.say(&said);
+    if let Some(message) = message {
+        remediation.say(&message);
     }
 }
 

@@ -214,11 +214,11 @@ fn leftovers<'a>(
     for node in nodes.values() {
         let mine = updates.get(node.name);
         let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|update| &update.remediation).collect();
-        let order = stale::order(ctx, node, &remediations);
+        let command = stale::command(ctx, node, &remediations);
         let is_known = !unreadable::is_frozen(node);
         let markers = if is_known { cleanup::stale_markers(ctx, node, stands) } else { Vec::new() };
-        if mine.is_some() || order.is_some() || !markers.is_empty() {
-            gone.entry(node.name).or_default().extend(order.into_iter().chain(markers));
+        if mine.is_some() || command.is_some() || !markers.is_empty() {
+            gone.entry(node.name).or_default().extend(command.into_iter().chain(markers));
         }
     }
     gone

@@ -91,12 +91,12 @@ pub(super) fn begin<'a>(
             No::Never(why) => {
                 // A person's cancellation stops the engine too, whether or not anything had begun.
                 begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
-                let said = manual
+                let message = manual
                     .cancel
                     .as_ref()
                     .map(|cancel| format!("{CANCELLED_PREFIX}its manual request was cancelled {}", cancel.by_whom()));
                 let remediation =
-                    manual.refused(&said.unwrap_or_else(|| format!("not started: {why}")), ctx.snapshot.now);
+                    manual.refused(&message.unwrap_or_else(|| format!("not started: {why}")), ctx.snapshot.now);
                 begun.effects.push(Effect::WriteRemediation(Box::new(remediation)));
             }
             No::Now(block) => {
@@ -164,14 +164,14 @@ fn start<'a>(
     if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == open_fault.step_index) {
         requeue.merge(update.requeue);
         // Report what blocks the requested step. A different step in its place was not requested, so its block is not reported.
-        let said =
+        let message =
             update.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
         let action = manual.manual.action.as_str();
         let otherwise = || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot start now", rule.name));
-        return Err(Block::from(said.unwrap_or_else(otherwise)).into());
+        return Err(Block::from(message.unwrap_or_else(otherwise)).into());
     }
-    let said = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);
-    update.remediation.say(&said);
+    let message = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);
+    update.remediation.say(&message);
     update.remediation.set_phase();
     slot::take(ctx, slots, &update.remediation);
     Ok(update)

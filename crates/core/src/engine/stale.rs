@@ -42,13 +42,13 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
 }
 
 /// Whether the current command of the node is to be withdrawn.
-pub(super) fn order(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
-    let order = node.order()?;
+pub(super) fn command(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
+    let command = node.command()?;
     let is_awaited = |remediation: &Remediation, step: &StepRecord| match step.state {
         // While this command is awaited, the cache may show an older one. A withdrawal of the older one would remove this one.
-        StepState::Started => step.executor == Executor::Probe && !is_withdrawn(ctx, node, remediation, step, order),
+        StepState::Started => step.executor == Executor::Probe && !is_withdrawn(ctx, node, remediation, step, command),
         // As far as is known, this command is not given yet, and it is given again later. An older command is withdrawn first.
-        StepState::Scheduled => step.executor == Executor::Probe && step.operation_id == order.operation_id,
+        StepState::Scheduled => step.executor == Executor::Probe && step.operation_id == command.operation_id,
         _ => false,
     };
     if after.iter().any(|remediation| remediation.current_step().is_some_and(|step| is_awaited(remediation, step))) {
@@ -59,9 +59,9 @@ pub(super) fn order(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediation]
         .copied()
         .chain(node.finished.iter().copied())
         .flat_map(|remediation| &remediation.steps)
-        .any(|step| step.operation_id == order.operation_id);
-    let ttl = Duration::from_secs(order.ttl_seconds.into());
-    let is_old = since(ctx.snapshot.now, order.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
+        .any(|step| step.operation_id == command.operation_id);
+    let ttl = Duration::from_secs(command.ttl_seconds.into());
+    let is_old = since(ctx.snapshot.now, command.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
     (is_known || is_old).then(|| Effect::WithdrawCommand { node: node.name.to_owned() })
 }
 
@@ -71,12 +71,12 @@ fn is_withdrawn(
     node: &NodeContext<'_>,
     remediation: &Remediation,
     step: &StepRecord,
-    order: &ActionCommand,
+    command: &ActionCommand,
 ) -> bool {
-    if step.operation_id != order.operation_id {
+    if step.operation_id != command.operation_id {
         return false;
     }
-    let is_late = since(ctx.snapshot.now, step.scheduled_at) > Duration::from_secs(order.ttl_seconds.into());
+    let is_late = since(ctx.snapshot.now, step.scheduled_at) > Duration::from_secs(command.ttl_seconds.into());
     let policy = of_policy::policy_of(ctx.cluster, remediation);
     let named = policy.and_then(|policy| of_policy::step_of(policy, remediation, step));
     let is_agreed =

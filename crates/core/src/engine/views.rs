@@ -40,9 +40,9 @@ impl<'a> Resting<'a> {
         let Some(stands) = at_rest(node).filter(|_| update.is_none() && blocked.is_empty()) else {
             return Arc::new(status_view(ctx, node, update, blocked));
         };
-        let said = self.0.entry(stands).or_insert_with(|| Arc::new(status_view(ctx, node, None, &[])));
-        debug_assert_eq!(**said, status_view(ctx, node, None, &[]), "of node {}", node.name);
-        Arc::clone(said)
+        let view = self.0.entry(stands).or_insert_with(|| Arc::new(status_view(ctx, node, None, &[])));
+        debug_assert_eq!(**view, status_view(ctx, node, None, &[]), "of node {}", node.name);
+        Arc::clone(view)
     }
 }
 

@@ -51,8 +51,8 @@ pub fn shim(id: &str) -> (Subject, Target) {
     (Subject { id: Some(id.into()), ..Subject::of(SubjectKind::Shim) }, target)
 }
 
-/// An order to resume a shim.
-pub fn order(operation_id: &str) -> ActionCommand {
+/// A command to resume a shim.
+pub fn command(operation_id: &str) -> ActionCommand {
     ActionCommand {
         operation_id: operation_id.into(),
         epoch: 1,

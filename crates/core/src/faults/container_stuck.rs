@@ -59,7 +59,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     for removal in removals {
         let key = removal.container.id.clone();
-        match &removal.said {
+        match &removal.state {
             Some(RemovalState::Failed(cause)) => {
                 let impact = "its files and its name stay, and the kubelet tries to remove it again and again";
                 found(&removal.container, impact, failed(removal, cause));

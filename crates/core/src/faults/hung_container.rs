@@ -137,9 +137,9 @@ impl<'a> Answers<'a> {
                 silence(checked.saturating_sub(*took), Some(checked));
             }
             reading => match answer(reading, now, "its task", self.max_age) {
-                Ok((said, checked)) => {
+                Ok((task_answer, checked)) => {
                     self.answered = Some(self.answered.map_or(checked, |known| known.min(checked)));
-                    if matches!(said, TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone) {
+                    if matches!(task_answer, TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone) {
                         self.by_daemon = true;
                     } else {
                         self.newest = self.newest.max(Some(checked));

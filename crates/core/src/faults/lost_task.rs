@@ -44,7 +44,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
         let reading = match (reading, &table) {
             (Some(Ok((TaskAnswer::DaemonAnswered, _))), Ok((table, checked))) if seen.kind == RuntimeKind::CriO => {
-                of_conmon(&container.id, table).map(|said| Ok((said, *checked)))
+                of_conmon(&container.id, table).map(|task_answer| Ok((task_answer, *checked)))
             }
             // Whether its process is gone is not known, see below.
             (Some(Ok((TaskAnswer::DaemonAnswered, asked))), Err(_)) if seen.kind == RuntimeKind::CriO => {

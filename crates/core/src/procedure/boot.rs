@@ -138,7 +138,7 @@ pub(crate) fn is_under_way(remediation: &Remediation) -> bool {
 }
 
 /// The last message of the node about this attempt.
-pub(super) fn said(record: &StepRecord) -> &str {
+pub(super) fn last_answer(record: &StepRecord) -> &str {
     if record.message.is_empty() { "the node gave no answer" } else { &record.message }
 }
 

@@ -111,14 +111,14 @@ impl Procedure for HandOff {
         let is_done = view.is_some_and(|view| view.succeeded == TriState::True);
         if record.state == StepState::Verifying || is_clean || is_done {
             // From here on, too, the step's time counts from the hand-off.
-            let said = view.filter(|_| is_done).map(|view| format!("its remediator is done: {}", view.message));
-            return Poll::Verify(began, said);
+            let message = view.filter(|_| is_done).map(|view| format!("its remediator is done: {}", view.message));
+            return Poll::Verify(began, message);
         }
         if age < limit {
             return Poll::Wait(limit.saturating_sub(age));
         }
-        let said = view.map_or_else(String::new, |view| format!("; it said last: {}", view.message));
-        Poll::Expire(limit, format!("not resolved within {}s{said}", limit.as_secs()))
+        let message = view.map_or_else(String::new, |view| format!("; it said last: {}", view.message));
+        Poll::Expire(limit, format!("not resolved within {}s{message}", limit.as_secs()))
     }
 
     /// The remediator is notified before anything else is done, then the attempt ends. A remediator that cannot be notified delays

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use super::boot::{self, is_carried, said};
+use super::boot::{self, is_carried, last_answer};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::MarkForReboot;
@@ -126,8 +126,8 @@ impl MarkForReboot {
         // The marker ends at the time in its command, whatever has changed in the policy since.
         let timeout = command.and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
         if age >= timeout {
-            let (name, said, timeout) = (node.name, said(record), timeout.as_secs());
-            let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
+            let (name, last_answer, timeout) = (node.name, last_answer(record), timeout.as_secs());
+            let why = format!("nobody has booted node {name} anew within {timeout}s: {last_answer}");
             return Poll::End(StepState::TimedOut, self.with_report(node, record, &why));
         }
         if record.reason.is_none() {
@@ -188,8 +188,8 @@ fn closed_reason(node: &NodeContext<'_>, policy: &Policy, record: &StepRecord, n
 }
 
 /// How long the node keeps the marker of this command by itself.
-fn stands_for(order: &ActionCommand) -> Option<Duration> {
-    Some(Duration::from_secs(order.marker_expires_after_seconds?.into()))
+fn stands_for(command: &ActionCommand) -> Option<Duration> {
+    Some(Duration::from_secs(command.marker_expires_after_seconds?.into()))
 }
 
 /// The reason why the whole remediation ends. A drain or a shutdown of the node is what a marker requests, so it does not end the

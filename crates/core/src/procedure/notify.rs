@@ -49,6 +49,6 @@ fn not_executed(node: &NodeContext<'_>, notification: &StepRecord) -> Option<Str
         .filter(|step| step.fault_id == notification.fault_id && !step.action.notifies())
         .filter(|step| !was_skipped(step));
     let refused = before.next_back().filter(|step| step.is_refused_call())?;
-    let said = bounded(&refused.message, MAX_SENTENCE);
-    Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
+    let message = bounded(&refused.message, MAX_SENTENCE);
+    Some(format!("{} was not executed, because the API server refused it: {message}", refused.phrase()))
 }

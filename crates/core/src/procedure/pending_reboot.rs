@@ -52,8 +52,8 @@ pub(crate) fn until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation
     let report = node.report.filter(|_| node.probe == Probe::Reporting);
     let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
     // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
-    let said = node.own_report().and_then(|report| report.agent.as_ref());
-    let agent = said.filter(|agent| agent.operation_id == step.operation_id);
+    let reported = node.own_report().and_then(|report| report.agent.as_ref());
+    let agent = reported.filter(|agent| agent.operation_id == step.operation_id);
     let is_delivered =
         step.reason.is_some_and(OutcomeReason::is_delivered) || agent.is_some_and(|agent| agent.reason.is_delivered());
     // The node is in the same boot, by a check that is later than any possible start of the command.

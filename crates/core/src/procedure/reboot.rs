@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::boot::{self, said};
+use super::boot::{self, last_answer};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::{Action, ActionType, Reboot};
@@ -93,7 +93,7 @@ impl Procedure for Reboot {
             format!("; its probe reports boot id {reported:?}, its Node does not")
         });
         let (name, timeout) = (node.name, timeout.as_secs());
-        let why = format!("node {name} has not rebooted within {timeout}s: {}{back}", said(record));
+        let why = format!("node {name} has not rebooted within {timeout}s: {}{back}", last_answer(record));
         Poll::End(StepState::TimedOut, why)
     }
 

@@ -71,9 +71,9 @@ fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, params: &
     if safe == TriState::True || params.skip_safety_check {
         return Ok(());
     }
-    let said = view.map_or("", |view| view.message.as_str());
+    let message = view.map_or("", |view| view.message.as_str());
     let message = format!(
-        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; resolve that first (or set restart.skipSafetyCheck); after 10 min the next step follows",
+        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {message}; resolve that first (or set restart.skipSafetyCheck); after 10 min the next step follows",
         fault.kind,
         node.name,
         daemon.as_str(),

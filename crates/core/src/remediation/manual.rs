@@ -74,9 +74,9 @@ impl Remediation {
     /// Who has agreed to this operation, if somebody has: by a yes to it, or since it is the one for which he has started the
     /// remediation by hand.
     pub fn approved(&self, operation_id: &str) -> Option<&str> {
-        let said =
+        let message =
             self.approval.as_ref().filter(|yes| yes.operation_id == operation_id).map(|yes| yes.approved_by.as_str());
-        said.or_else(|| {
+        message.or_else(|| {
             let manual = self.manual.as_ref()?;
             let first = self.steps.first().filter(|step| step.operation_id == operation_id)?;
             let is_its =

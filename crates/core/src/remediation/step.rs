@@ -165,7 +165,7 @@ impl StepRecord {
 
     /// Whether the API server refused the controller's own call: no node was asked, and nothing was touched.
     pub const fn is_refused_call(&self) -> bool {
-        // A node that answered so had the order, which the record tells by its start.
+        // A node that answered so had the command, which the record tells by its start.
         matches!(self.state, StepState::Failed)
             && matches!(self.reason, Some(OutcomeReason::RequestFailed))
             && self.started_at.is_none()

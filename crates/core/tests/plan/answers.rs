@@ -26,7 +26,7 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
     assert_eq!(remediation.phase, Phase::Succeeded);
     assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
     assert!(world.jobs.is_empty(), "the Job is taken away");
-    assert!(world.nodes["n1"].order.is_none(), "the order is taken back");
+    assert!(world.nodes["n1"].command.is_none(), "the command is taken back");
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
 }
 
@@ -71,7 +71,7 @@ fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_be
 }
 
 #[test]
-fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
+fn a_command_that_was_never_answered_makes_room_for_the_next_one() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
     let node = world.node("n1");
     node.view.ready = TriState::False;
@@ -83,8 +83,8 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
         world.pass();
     }
     assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGKILL)"]);
-    let order = world.nodes["n1"].order.clone().unwrap();
-    assert!(order.operation_id.ends_with("-2"), "{order:?}");
+    let command = world.nodes["n1"].command.clone().unwrap();
+    assert!(command.operation_id.ends_with("-2"), "{command:?}");
     world.node("n1").probe_runs = true;
     world.run(secs(60));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -251,7 +251,7 @@ fn no_answer_ends_the_attempt() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.node("n1").job_starts = false;
     world.pass();
-    // Switched off after the order was given: nobody takes it up.
+    // Switched off after the command was given: nobody takes it up.
     world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
     world.run(secs(600));
     let remediation = world.only_remediation();

@@ -63,6 +63,6 @@ fn recovery_uncordon_and_cleanup_go_on_in_a_storm_without_a_budget_and_under_a_p
             "{reason:?}"
         );
         let node = &world.nodes["n00"];
-        assert!(world.jobs.is_empty() && node.order.is_none() && node.view.cordoned_by.is_none(), "{reason:?}");
+        assert!(world.jobs.is_empty() && node.command.is_none() && node.view.cordoned_by.is_none(), "{reason:?}");
     }
 }

@@ -11,8 +11,8 @@ use nrh_core::snapshot::TriState;
 use crate::samples::{cont, fault, hung, kill, notify, step};
 use crate::world::{ClearedBy, World, secs};
 
-/// A node whose probe was given an order and takes none; its kubelet works by now.
-fn ordered(fault: Fault, step: Step) -> World {
+/// A node whose probe was given a command and takes none; its kubelet works by now.
+fn commanded(fault: Fault, step: Step) -> World {
     let mut world = World::sick(fault, ClearedBy::Cont, &[step]);
     let node = world.node("n1");
     (node.view.ready, node.probe_runs) = (TriState::False, false);
@@ -29,8 +29,8 @@ fn pass(world: &mut World, seconds: u64) -> Plan {
 }
 
 #[test]
-fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation() {
-    let mut world = ordered(hung("log"), cont());
+fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation() {
+    let mut world = commanded(hung("log"), cont());
     for _ in 0..3 {
         pass(&mut world, 20);
     }
@@ -41,7 +41,7 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
     let made = plan.effects.iter().position(is_made);
     assert!(withdrawn.is_some() && withdrawn < made, "{:?}", plan.effects);
-    assert!(world.nodes["n1"].order.is_none());
+    assert!(world.nodes["n1"].command.is_none());
     world.node("n1").probe_runs = true;
     world.run(secs(300));
     let remediation = world.only_remediation();
@@ -56,7 +56,7 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
 
 #[test]
 fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
-    let mut world = ordered(hung("log"), cont());
+    let mut world = commanded(hung("log"), cont());
     world.node("n1").job_starts = false;
     for waited in (10..=250).step_by(10) {
         pass(&mut world, 10);
@@ -69,7 +69,7 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
     assert!(world.jobs.is_empty(), "what does not begin is taken away");
 
     // Its pod's last word may come a little later than its end.
-    let mut world = ordered(hung("log"), cont());
+    let mut world = commanded(hung("log"), cont());
     world.node("n1").job_starts = false;
     pass(&mut world, 75);
     for (_, job) in world.jobs.values_mut() {
@@ -94,22 +94,22 @@ fn the_limit_of_the_node_does_not_count_the_attempt_that_changes_its_executor() 
 }
 
 #[test]
-fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe_may_do_it() {
+fn no_job_is_made_where_none_could_start_or_the_command_is_taken_or_only_the_probe_may_do_it() {
     let did = |mut world: World, seconds: u64| {
         pass(&mut world, seconds);
         world.did().into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
-    let mut down = ordered(hung("log"), cont());
+    let mut down = commanded(hung("log"), cont());
     down.node("n1").view.ready = TriState::False;
     assert_eq!(did(down, 100), ["command ReleaseHungProcess(SIGCONT)"]);
 
-    let mut taken = ordered(hung("log"), cont());
+    let mut taken = commanded(hung("log"), cont());
     let operation_id = taken.only_remediation().steps[0].operation_id.clone();
     let (state, reason, message, at) = (OutcomeState::Running, OutcomeReason::Executed, String::new(), taken.now);
     taken.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
     assert_eq!(did(taken, 100), ["command ReleaseHungProcess(SIGCONT)"]);
 
-    let mut unavailable = ordered(hung("log"), cont());
+    let mut unavailable = commanded(hung("log"), cont());
     unavailable.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
     pass(&mut unavailable, 60);
     assert_eq!(
@@ -117,12 +117,12 @@ fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe
         (vec!["command ReleaseHungProcess(SIGCONT)"], Executor::Probe)
     );
 
-    let late = ordered(hung("log"), cont());
+    let late = commanded(hung("log"), cont());
     assert_eq!(did(late, 140), ["command ReleaseHungProcess(SIGCONT)"], "so late it is not begun anew");
 
     let careless = Restart { skip_safety_check: true, ..Restart::default() };
     let restart = step(Action::RestartRuntime(RestartRuntime(careless)));
-    let restart = ordered(fault(FaultType::RuntimeListHung, "it"), restart);
+    let restart = commanded(fault(FaultType::RuntimeListHung, "it"), restart);
     assert_eq!(did(restart, 100), ["command RestartRuntime"], "a Job might end with what it restarts");
 }
 
@@ -150,7 +150,7 @@ fn an_attempt_that_never_reached_its_node_costs_nothing() {
 
 #[test]
 fn a_command_that_reached_its_node_too_late_costs_nothing() {
-    let mut world = ordered(hung("log"), cont());
+    let mut world = commanded(hung("log"), cont());
     let operation_id = world.only_remediation().steps[0].operation_id.clone();
     let (state, reason, message, at) = (OutcomeState::Refused, OutcomeReason::Expired, "too old".to_owned(), world.now);
     world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });

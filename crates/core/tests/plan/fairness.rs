@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_secs(5);
 enum Lie {
     /// It never answers.
     Silence,
-    /// It refuses each order at the last moment.
+    /// It refuses each command at the last moment.
     Refusal,
     /// It says at the last moment that it has failed.
     Failure,
@@ -51,9 +51,9 @@ impl Liar {
     fn tell(&mut self, world: &mut World) {
         let now = world.now;
         let mut resolved = Vec::new();
-        for (order, job) in world.jobs.values_mut().filter(|(order, _)| order.node == LIAR) {
+        for (command, job) in world.jobs.values_mut().filter(|(command, _)| command.node == LIAR) {
             job.started = true;
-            let is_late = since(now, order.issued_at) >= SLOW;
+            let is_late = since(now, command.issued_at) >= SLOW;
             let (state, reason) = match self.lie {
                 Lie::Refusal if is_late => (OutcomeState::Refused, OutcomeReason::TargetChanged),
                 Lie::Failure if is_late => (OutcomeState::Failed, OutcomeReason::RequestFailed),
@@ -62,10 +62,10 @@ impl Liar {
                 Lie::Silence | Lie::Refusal | Lie::Failure | Lie::Success => continue,
             };
             if state == OutcomeState::Done {
-                resolved.push(order.fault_id.clone());
+                resolved.push(command.fault_id.clone());
             }
             job.finished = state != OutcomeState::Running;
-            let operation_id = order.operation_id.clone();
+            let operation_id = command.operation_id.clone();
             job.outcome = Some(Outcome { operation_id, state, reason, message: String::new(), at: now });
         }
         // What a remediation has ended with comes anew under another name.

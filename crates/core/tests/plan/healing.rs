@@ -27,9 +27,9 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
                 assert_eq!(remediation.steps[0].state, StepState::Scheduled);
                 "write"
             }
-            Effect::Act { node_uid, operation: Operation::RunJob(order), .. } => {
-                assert_eq!((node_uid.as_str(), order.node.as_str()), ("uid-n1", "n1"));
-                assert_eq!(order.epoch, 1);
+            Effect::Act { node_uid, operation: Operation::RunJob(command), .. } => {
+                assert_eq!((node_uid.as_str(), command.node.as_str()), ("uid-n1", "n1"));
+                assert_eq!(command.epoch, 1);
                 "act"
             }
             other => panic!("{other:?}"),
@@ -100,27 +100,27 @@ fn the_executor_follows_the_kubelet() {
 
 #[test]
 fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
-    let order = |world: &World| {
+    let command = |world: &World| {
         world.plan().effects.into_iter().find_map(|effect| match effect {
-            Effect::Act { operation: Operation::RunJob(order), .. } => Some(order),
+            Effect::Act { operation: Operation::RunJob(command), .. } => Some(command),
             _ => None,
         })
     };
     let allows_running_pods =
-        |order: &ActionCommand| order.action.params().release_hung_process.unwrap().allow_running_pods;
+        |command: &ActionCommand| command.action.params().release_hung_process.unwrap().allow_running_pods;
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[kill(false)]);
-    assert!(order(&world).is_none());
+    assert!(command(&world).is_none());
     let mut other = pod("log");
     other.uid = "another".into();
     world.terminating.insert(other);
-    assert!(order(&world).is_none(), "another pod of the same name");
+    assert!(command(&world).is_none(), "another pod of the same name");
     world.terminating.insert(pod("log"));
-    assert!(allows_running_pods(&order(&world).unwrap()));
+    assert!(allows_running_pods(&command(&world).unwrap()));
 
     let world = World::sick(hung("log"), ClearedBy::Kill, &[kill(true)]);
-    assert!(allows_running_pods(&order(&world).unwrap()));
+    assert!(allows_running_pods(&command(&world).unwrap()));
     let world = World::sick(plugin(), ClearedBy::Kill, &[kill(false)]);
-    assert!(!allows_running_pods(&order(&world).unwrap()), "a plugin is no pod");
+    assert!(!allows_running_pods(&command(&world).unwrap()), "a plugin is no pod");
 }
 
 #[test]

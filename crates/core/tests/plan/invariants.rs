@@ -374,16 +374,16 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
             assert!(kind.is_some_and(FaultType::is_cluster_fault), "{step:?}");
         }
     }
-    if let Operation::RunJob(order) | Operation::GiveCommand(order) = operation {
-        let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
+    if let Operation::RunJob(command) | Operation::GiveCommand(command) = operation {
+        let seen = report.faults.iter().find(|seen| seen.fault.id == command.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);
         assert!(seen.checked <= secs(45), "an old look");
     }
-    if let Operation::GiveCommand(order) | Operation::RunJob(order) = operation
-        && let Some((daemon, with)) = order.action.traits().restarts.zip(order.action.params().restart)
+    if let Operation::GiveCommand(command) | Operation::RunJob(command) = operation
+        && let Some((daemon, with)) = command.action.traits().restarts.zip(command.action.params().restart)
     {
         let safe = report.restart.of(daemon);
-        assert!(safe == TriState::True || with.skip_safety_check, "{:?} while that is not safe", order.action);
+        assert!(safe == TriState::True || with.skip_safety_check, "{:?} while that is not safe", command.action);
         assert!(matches!(operation, Operation::GiveCommand(_)), "a restart by a Job");
     }
     check_reboot(snapshot, node, operation);
@@ -412,26 +412,26 @@ fn check_pod(snapshot: &Snapshot, record: &Remediation, step: &StepRecord, opera
 /// What the world keeps after every pass, however it was disturbed.
 /// For the boot that the node is in, and once in a remediation; by its own agent only under the cordon of that remediation.
 fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
-    let Operation::GiveCommand(order) = operation else {
-        assert!(!matches!(operation, Operation::RunJob(order) if order.boot_id.is_some()), "by a Job");
+    let Operation::GiveCommand(command) = operation else {
+        assert!(!matches!(operation, Operation::RunJob(command) if command.boot_id.is_some()), "by a Job");
         return;
     };
-    assert_eq!(order.marker_expires_after_seconds.is_some(), order.action == ActionType::MarkForReboot);
-    if !order.action.ends_boot() {
-        return assert_eq!(order.boot_id, None);
+    assert_eq!(command.marker_expires_after_seconds.is_some(), command.action == ActionType::MarkForReboot);
+    if !command.action.ends_boot() {
+        return assert_eq!(command.boot_id, None);
     }
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
-    assert!(order.boot_id.is_some() && order.boot_id == view.boot_id, "for another boot");
+    assert!(command.boot_id.is_some() && command.boot_id == view.boot_id, "for another boot");
     assert_eq!(view.boot_id.as_ref(), report.heartbeat.as_ref().map(|heartbeat| &heartbeat.boot_id));
     let is_begun = |step: &&StepRecord| {
-        step.action.ends_boot() && step.started_at.is_some() && step.operation_id != order.operation_id
+        step.action.ends_boot() && step.started_at.is_some() && step.operation_id != command.operation_id
     };
     // One that begins just now has none of before.
     let begun =
         |own: &Remediation| own.steps.iter().filter(is_begun).filter(|step| step.state != StepState::Refused).count();
-    let own = snapshot.remediations.get(remediation_of(&order.operation_id));
+    let own = snapshot.remediations.get(remediation_of(&command.operation_id));
     assert_eq!(own.map_or(0, begun), 0, "twice in one remediation");
-    if order.action == ActionType::MarkForReboot {
+    if command.action == ActionType::MarkForReboot {
         return assert_ne!(view.ready, TriState::Unknown, "marked although nobody knows how it is");
     }
     let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
@@ -520,7 +520,7 @@ fn check_hand_offs(world: &World) {
     for step in world.remediations.values().flat_map(|remediation| &remediation.steps) {
         let in_vain = step.action == ActionType::HandOff && step.state == StepState::TimedOut;
         if in_vain && step.started_at.is_some() && !step.message.contains("could not be notified") {
-            assert!(hand_offs.told.contains(&step.operation_id), "its remediator knows nothing: {step:?}");
+            assert!(hand_offs.notified.contains(&step.operation_id), "its remediator knows nothing: {step:?}");
         }
     }
 }
@@ -609,9 +609,9 @@ fn calm_down(world: &mut World) {
         check_world(world);
         let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
         let is_over = world.manual_requests.is_empty() && !world.remediations.values().any(Remediation::is_live);
-        // An order of which nobody knows any more is taken back when its time is over.
-        let is_ordered = world.nodes.values().any(|node| node.order.is_some());
-        if plan.effects.is_empty() && slots == 0 && is_over && !is_ordered {
+        // A command of which nobody knows any more is taken back when its time is over.
+        let has_command = world.nodes.values().any(|node| node.command.is_some());
+        if plan.effects.is_empty() && slots == 0 && is_over && !has_command {
             break;
         }
         world.tick(secs(15));
@@ -625,7 +625,7 @@ fn calm_down(world: &mut World) {
         // Those of people have a value here.
         let is_ours = TaintEffect::ALL.into_iter().any(|effect| node.view.carries(effect));
         assert!(!is_ours, "the taint of {name} is stranded");
-        assert!(node.order.is_none(), "the order of {name} stands for ever");
+        assert!(node.command.is_none(), "the command of {name} stands for ever");
     }
     world.tick(secs(5));
     assert!(world.nodes.values().all(|node| node.boots.marked.is_none()), "a mark stands that nobody wants");

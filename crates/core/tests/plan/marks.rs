@@ -51,29 +51,29 @@ fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     let node = &world.nodes["n1"];
-    assert!(node.boots.count == 1 && !node.view.unschedulable && node.order.is_none() && !is_marked(&world));
+    assert!(node.boots.count == 1 && !node.view.unschedulable && node.command.is_none() && !is_marked(&world));
 }
 
 #[test]
-fn the_order_names_the_file_the_boot_and_for_how_long() {
+fn the_command_names_the_file_the_boot_and_for_how_long() {
     let path = "/run/kured-reboot".to_owned();
     let mark = Step { action: Action::MarkForReboot(MarkForReboot { path: path.clone() }), ..mark_for_reboot() };
     let world = sick(&[mark]);
     let plan = world.plan();
-    let order = command(&plan).unwrap();
-    assert_eq!((order.action.kind(), order.boot_id.as_deref()), (ActionType::MarkForReboot, Some("boot-0")));
-    assert_eq!(order.action, Action::MarkForReboot(MarkForReboot { path }));
-    assert_eq!(order.marker_expires_after_seconds, Some(3600));
+    let command = command(&plan).unwrap();
+    assert_eq!((command.action.kind(), command.boot_id.as_deref()), (ActionType::MarkForReboot, Some("boot-0")));
+    assert_eq!(command.action, Action::MarkForReboot(MarkForReboot { path }));
+    assert_eq!(command.marker_expires_after_seconds, Some(3600));
 }
 
 #[test]
-fn the_order_stands_as_long_as_the_mark_is_wanted_and_waits_for_hours() {
+fn the_command_stands_as_long_as_the_mark_is_wanted_and_waits_for_hours() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
     for _ in 0..(50 * 12) {
         world.tick(secs(5));
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{plan:#?}");
-        assert!(is_marked(&world) && world.nodes["n1"].order.is_some());
+        assert!(is_marked(&world) && world.nodes["n1"].command.is_some());
         assert_eq!(plan.policies["p"].unhealthy, 1);
     }
     // A controller that dies, and the next one, change nothing.
@@ -113,7 +113,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
         no(&mut world);
         world.wait(3, 5);
         world.tick(secs(5));
-        assert!(!is_marked(&world) && world.nodes["n1"].order.is_none(), "{name}");
+        assert!(!is_marked(&world) && world.nodes["n1"].command.is_none(), "{name}");
         let record = record(&world);
         assert_eq!(record.state, StepState::Cancelled, "{name}");
         assert!(record.message.contains(said), "{name}: {}", record.message);
@@ -142,20 +142,20 @@ fn without_a_controller_the_node_takes_it_away_by_itself() {
     for _ in 0..61 {
         world.tick(secs(60));
     }
-    assert!(!is_marked(&world) && world.nodes["n1"].order.is_some());
+    assert!(!is_marked(&world) && world.nodes["n1"].command.is_some());
     // The agent has its answer already: what still stands in the API starts nothing.
     world.run(secs(120));
     assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::TimedOut, 0));
 }
 
 #[test]
-fn an_order_that_nobody_has_heard_is_taken_back_and_not_awaited() {
+fn a_command_that_nobody_has_heard_is_taken_back_and_not_awaited() {
     let mut world = sick(&[mark_for_reboot(), notify()]);
     world.pass();
     world.node("n1").probe_runs = false;
     world.tick(secs(5));
     world.live(26, 5);
-    assert!(world.nodes["n1"].order.is_none(), "it would be carried out much later");
+    assert!(world.nodes["n1"].command.is_none(), "it would be carried out much later");
     world.live(14, 5);
     assert_eq!(record(&world).state, StepState::TimedOut);
     assert!(record(&world).message.contains("did not say in time"), "{}", record(&world).message);
@@ -169,9 +169,9 @@ fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
     let mut world = sick(&[mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
-    let order = world.nodes["n1"].order.clone().unwrap();
+    let command = world.nodes["n1"].command.clone().unwrap();
     let said = |reason, state| Outcome {
-        operation_id: order.operation_id.clone(),
+        operation_id: command.operation_id.clone(),
         state,
         reason,
         message: format!("{reason:?} is said"),
@@ -335,7 +335,7 @@ fn the_mark_of_a_remediation_that_is_deleted_goes() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
     world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
     pass_for(&mut world, 30);
-    assert!(!is_marked(&world) && world.nodes["n1"].order.is_none());
+    assert!(!is_marked(&world) && world.nodes["n1"].command.is_none());
 }
 
 /// The same as `marked` with a cordon of ours before it.
@@ -363,16 +363,16 @@ fn boot(world: &mut World) {
 }
 
 #[test]
-fn a_mark_whose_order_is_gone_is_not_awaited() {
+fn a_mark_whose_command_is_gone_is_not_awaited() {
     // Gone with the NodeCommand, which was made anew.
     let mut vanished = marked(&[mark_for_reboot(), notify()]);
-    vanished.node("n1").order = None;
+    vanished.node("n1").command = None;
     // Taken back while the answer was on its way.
     let mut late = sick(&[mark_for_reboot(), notify()]);
     late.pass();
-    let order = late.node("n1").order.take().unwrap();
+    let command = late.node("n1").command.take().unwrap();
     late.node("n1").report.agent = Some(Outcome {
-        operation_id: order.operation_id,
+        operation_id: command.operation_id,
         state: OutcomeState::Done,
         reason: OutcomeReason::Executed,
         message: "it was there".into(),

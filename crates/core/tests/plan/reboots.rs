@@ -26,9 +26,9 @@ fn record(world: &World) -> StepRecord {
     steps.iter().find(|step| step.action == ActionType::Reboot).unwrap_or_else(|| panic!("none: {steps:#?}")).clone()
 }
 
-/// Passes until the order stands.
-fn ordered(world: &mut World) {
-    world.until(secs(100), "ordered", |world| world.did().contains(&"command Reboot"));
+/// Passes until the command stands.
+fn commanded(world: &mut World) {
+    world.until(secs(100), "given its command", |world| world.did().contains(&"command Reboot"));
 }
 
 #[test]
@@ -44,43 +44,43 @@ fn a_node_is_cordoned_rebooted_and_opened_again_once_its_new_boot_is_well() {
 }
 
 #[test]
-fn the_order_is_for_one_boot_and_for_the_nodes_own_agent() {
+fn the_command_is_for_one_boot_and_for_the_nodes_own_agent() {
     let mut world = sick(&[cordon(), reboot()]);
     world.pass();
     world.tick(secs(5));
     let plan = world.pass();
-    let order = command(&plan).unwrap();
-    assert_eq!((order.action.kind(), order.boot_id.as_deref()), (ActionType::Reboot, Some("boot-0")));
+    let command = command(&plan).unwrap();
+    assert_eq!((command.action.kind(), command.boot_id.as_deref()), (ActionType::Reboot, Some("boot-0")));
 }
 
 #[test]
-fn the_agent_that_comes_back_to_the_same_order_does_nothing() {
+fn the_agent_that_comes_back_to_the_same_command_does_nothing() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
-    ordered(&mut world);
-    // The controller is away; the order stands in the API all the while.
+    commanded(&mut world);
+    // The controller is away; the command stands in the API all the while.
     for _ in 0..60 {
         world.tick(secs(5));
     }
     assert_eq!(world.nodes["n1"].boots.count, 1, "it would boot again and again");
-    assert!(world.nodes["n1"].order.is_some());
+    assert!(world.nodes["n1"].command.is_some());
     world.run(secs(60));
     assert_eq!((world.only_remediation().phase, world.nodes["n1"].boots.count), (Phase::Succeeded, 1));
-    assert!(world.nodes["n1"].order.is_none());
+    assert!(world.nodes["n1"].command.is_none());
 }
 
 #[test]
-fn a_controller_that_dies_between_the_order_and_its_record_does_not_give_it_again() {
+fn a_controller_that_dies_between_the_command_and_its_record_does_not_give_it_again() {
     for may_see in [true, false] {
         let mut world = sick(&[cordon(), reboot(), notify()]);
         world.pass();
         world.tick(secs(5));
-        // The reservation and the order, and no record of the order.
+        // The reservation and the command, and no record of the command.
         world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
         assert_eq!(record(&world).state, StepState::Scheduled);
         assert_eq!(world.did(), ["cordon", "command Reboot"]);
         world.tick(secs(5));
         if may_see {
-            // The next leader sees the order that stands.
+            // The next leader sees the command that stands.
             world.pass();
             assert_eq!(record(&world).state, StepState::Started);
         }
@@ -94,11 +94,11 @@ fn a_controller_that_dies_between_the_order_and_its_record_does_not_give_it_agai
 }
 
 #[test]
-fn a_node_that_has_booted_anew_before_the_order_is_not_told_to() {
+fn a_node_that_has_booted_anew_before_the_command_is_not_told_to() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.pass();
     world.tick(secs(5));
-    // Scheduled and not ordered; then somebody else reboots it.
+    // Scheduled and not commanded; then somebody else reboots it.
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
     assert_eq!(record(&world).state, StepState::Scheduled);
     let node = world.node("n1");
@@ -113,7 +113,7 @@ fn a_node_that_has_booted_anew_before_the_order_is_not_told_to() {
 #[test]
 fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_counts_for_nothing() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
-    ordered(&mut world);
+    commanded(&mut world);
     for _ in 0..11 {
         world.tick(secs(5));
         let plan = world.pass();
@@ -175,7 +175,7 @@ fn stays_cordoned(world: &mut World, seconds: u64) -> bool {
 fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_it_may_do_so() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    ordered(&mut world);
+    commanded(&mut world);
     let gone = timed_out(&mut world);
     assert!(stays_cordoned(&mut world.clone(), 2_350 - gone), "told, and still up in the same boot");
     world.pass();
@@ -198,7 +198,7 @@ fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_
 }
 
 #[test]
-fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_check_shows_the_same_boot() {
+fn a_command_that_was_not_begun_in_time_keeps_no_node_closed_once_a_check_shows_the_same_boot() {
     let mut world = unheard(&[cordon(), reboot(), notify()]);
     // Nobody can check: it may be on its way.
     let gone = timed_out(&mut world);
@@ -216,7 +216,7 @@ fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_check_shows_t
 #[test]
 fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
-    ordered(&mut world);
+    commanded(&mut world);
     world.node("n1").boots.away = Some(100);
     world.policies.clear();
     assert!(stays_cordoned(&mut world, 480));
@@ -225,7 +225,7 @@ fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down()
     assert_eq!((is_cordoned(&world), world.nodes["n1"].boots.count), (false, 1), "its new boot is known");
     // One that never comes back is opened all the same in the end.
     let mut world = sick(&[cordon(), reboot(), notify()]);
-    ordered(&mut world);
+    commanded(&mut world);
     world.node("n1").boots.away = Some(10_000);
     world.policies.clear();
     assert!(stays_cordoned(&mut world, 2_300));
@@ -247,7 +247,7 @@ fn a_reboot_to_which_nobody_has_agreed_keeps_no_node_closed() {
 fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    ordered(&mut world);
+    commanded(&mut world);
     timed_out(&mut world);
     world.run(secs(30));
     assert!(is_cordoned(&world) && world.only_remediation().is_open());
@@ -391,7 +391,7 @@ fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
     assert!(world.did().is_empty(), "{:?}", world.did());
 }
 
-/// A node whose probe cannot be reached right after the order was written.
+/// A node whose probe cannot be reached right after the command was written.
 fn unheard(ladder: &[Step]) -> World {
     let mut world = sick(ladder);
     world.pass();
@@ -404,12 +404,12 @@ fn unheard(ladder: &[Step]) -> World {
     world.node("n1").probe_runs = false;
     world.tick(secs(5));
     world.pass();
-    assert!(world.nodes["n1"].order.is_some(), "nobody has said no, and it may still be begun");
+    assert!(world.nodes["n1"].command.is_some(), "nobody has said no, and it may still be begun");
     world
 }
 
 #[test]
-fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_time_is_over() {
+fn a_command_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_time_is_over() {
     type No = (&'static str, fn(&mut World));
     let cases: [No; 6] = [
         ("policy suspended", |w| w.policies[0].suspend = true),
@@ -426,7 +426,7 @@ fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_tim
         no(&mut world);
         world.tick(secs(5));
         world.pass();
-        assert!(world.nodes["n1"].order.is_none(), "{name}: it would be carried out much later");
+        assert!(world.nodes["n1"].command.is_none(), "{name}: it would be carried out much later");
         assert_eq!(record(&world).state, StepState::Started, "{name}: whether it was, the next boot id tells");
         world.node("n1").probe_runs = true;
         world.run(secs(2400));
@@ -438,12 +438,12 @@ fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_tim
 fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_forgotten_it() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    ordered(&mut world);
+    commanded(&mut world);
     world.tick(secs(5));
     world.pass();
     assert_eq!(record(&world).reason, Some(OutcomeReason::Executed));
-    assert!(world.nodes["n1"].order.is_none());
-    // The claims are lost in the same boot, and the order is read once more.
+    assert!(world.nodes["n1"].command.is_none());
+    // The claims are lost in the same boot, and the command is read once more.
     let operation_id = record(&world).operation_id;
     for (state, reason) in [
         (OutcomeState::Refused, OutcomeReason::CheckFailed),
@@ -476,16 +476,16 @@ fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
 fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_the_history_is() {
     let mut world = World::sick(silent(), None, &[cordon(), reboot()]);
     world.policies[0].history = History { limit: 1, ttl: secs(60) };
-    let mut ordered = Vec::new();
+    let mut commanded = Vec::new();
     for passed in 0..(26 * 60) {
         world.pass();
-        if world.did().iter().filter(|what| **what == "command Reboot").count() > ordered.len() {
-            ordered.push(passed);
+        if world.did().iter().filter(|what| **what == "command Reboot").count() > commanded.len() {
+            commanded.push(passed);
         }
         world.tick(secs(60));
     }
-    assert_eq!(ordered.len(), 2, "{ordered:?}");
-    assert!(ordered[1] - ordered[0] >= 24 * 60, "{ordered:?}");
+    assert_eq!(commanded.len(), 2, "{commanded:?}");
+    assert!(commanded[1] - commanded[0] >= 24 * 60, "{commanded:?}");
 }
 
 #[test]
@@ -516,7 +516,7 @@ fn a_call_that_the_api_server_refuses_is_no_reboot() {
 #[test]
 fn a_machine_that_boots_is_waited_for_although_the_policy_does_not_name_the_step_any_more() {
     let mut world = sick(&[cordon(), reboot(), hand_off("Fix"), notify()]);
-    ordered(&mut world);
+    commanded(&mut world);
     world.tick(secs(5));
     world.pass();
     world.policies[0].rules[0].steps[1].mode = Mode::DryRun;

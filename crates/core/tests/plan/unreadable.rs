@@ -66,12 +66,12 @@ fn one_without_a_slot_keeps_its_node_as_long_as_it_is_open() {
 }
 
 #[test]
-fn where_nobody_can_tell_whether_an_order_stands_nothing_is_begun() {
+fn where_nobody_can_tell_whether_a_command_stands_nothing_is_begun() {
     let (world, mut snapshot) = two(false);
     snapshot.unreadable.clear();
     let uid = Some("uid-n1".to_owned());
     let unreadable = Some("spec.command.action: unknown variant".to_owned());
-    snapshot.commands.insert("n1".to_owned(), CommandView { node_uid: uid, order: None, unreadable });
+    snapshot.commands.insert("n1".to_owned(), CommandView { node_uid: uid, command: None, unreadable });
     let blocked = plan(&snapshot, &world.settings);
     assert_eq!(acted_on(&blocked), ["n2"], "{:?}", blocked.blocked);
     let told = |blocked: &nrh_core::plan::Blocked| {

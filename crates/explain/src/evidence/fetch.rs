@@ -28,7 +28,7 @@ const LARGEST: u64 = 16 << 20;
 /// Largest error output that is read, in bytes.
 const MAX_COMPLAINT: u64 = 8 << 10;
 /// Longest foreign sentence that is passed on.
-const MAX_SAID: usize = 400;
+const MAX_MESSAGE: usize = 400;
 
 /// The bundles of a node, or of one fault where it is named. What could not be read there is the last of them.
 pub(super) async fn fetch(
@@ -40,10 +40,10 @@ pub(super) async fn fetch(
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
     let mut command = vec!["/nrh", "evidence", "--local", "--output", "json"];
     command.extend(fault.into_iter().flat_map(|fault| ["--fault", fault]));
-    let said = timeout(WHOLE, said(&pods, &pod, node, command)).await;
+    let answer = timeout(WHOLE, run_in_pod(&pods, &pod, node, command)).await;
     let late = || anyhow!("it did not send everything within {} s; {}", WHOLE.as_secs(), instead(node));
     let cannot = || format!("cannot fetch the evidence of node {node} out of pod {pod}");
-    let (text, failure) = said.map_err(|_| late()).flatten().with_context(cannot)?;
+    let (text, failure) = answer.map_err(|_| late()).flatten().with_context(cannot)?;
     let bundles: Vec<Value> = match (serde_json::from_slice(&text), &failure) {
         (Err(_), Some(failure)) => bail!("{}: {failure}", cannot()),
         (bundles, _) => bundles.context("the answer of the probe's pod is not whole")?,
@@ -67,7 +67,7 @@ async fn probe_of(pods: Api<Guarded<Pod>>, node: &str) -> anyhow::Result<String>
     let wanted = ListParams::default().labels(PROBES).fields(&format!("spec.nodeName={node}"));
     let found = timeout(ANSWER, pods.list(&wanted)).await.context("the API server gave no answer in time")?;
     let found = found.map_err(|error| match error {
-        Error::Api(said) if said.code == 403 => {
+        Error::Api(answer) if answer.code == 403 => {
             anyhow!("may not find the probe's pod: `list` on pods in namespace {NAMESPACE} is missing")
         }
         error => anyhow::Error::new(error).context(format!("cannot list the pods of {NAMESPACE}")),
@@ -86,7 +86,12 @@ async fn probe_of(pods: Api<Guarded<Pod>>, node: &str) -> anyhow::Result<String>
 }
 
 /// The output of a command in the pod, and why the command failed, if it did.
-async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> anyhow::Result<(Vec<u8>, Option<String>)> {
+async fn run_in_pod(
+    pods: &Api<Pod>,
+    pod: &str,
+    node: &str,
+    command: Vec<&str>,
+) -> anyhow::Result<(Vec<u8>, Option<String>)> {
     let how = AttachParams::default().container(CONTAINER).stdin(false).stdout(true).stderr(true);
     let mut running = match timeout(ANSWER, pods.exec(pod, command, &how)).await {
         Ok(begun) => begun.map_err(|error| refused(error, node))?,
@@ -100,11 +105,14 @@ async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> any
     };
     if end.status.as_deref() == Some("Failure") {
         let complaint = String::from_utf8_lossy(&complaint);
-        let said = if complaint.trim().is_empty() { end.message.unwrap_or_default() } else { complaint.into_owned() };
-        return Ok((text, Some(format!("`nrh evidence --local` failed there: {}", bounded(said.trim(), MAX_SAID)))));
+        let answer = if complaint.trim().is_empty() { end.message.unwrap_or_default() } else { complaint.into_owned() };
+        return Ok((
+            text,
+            Some(format!("`nrh evidence --local` failed there: {}", bounded(answer.trim(), MAX_MESSAGE))),
+        ));
     }
     for line in String::from_utf8_lossy(&complaint).lines() {
-        complain(&bounded(line, MAX_SAID));
+        complain(&bounded(line, MAX_MESSAGE));
     }
     Ok((text, None))
 }
@@ -125,16 +133,16 @@ fn refused(error: Error, node: &str) -> anyhow::Error {
     let Error::Api(status) = error else {
         return anyhow::Error::new(error).context("no connection to the pod");
     };
-    let said = bounded(&status.message, MAX_SAID);
+    let answer = bounded(&status.message, MAX_MESSAGE);
     match status.code {
         403 => anyhow!(
             "may not run a command in the probe's pod: that needs `get` and `create` on pods/exec in namespace \
              {NAMESPACE}, and the verb `debug` on noderuntimehealths.runtimehealth.io, since who can do this is root \
-             on the node: {said}"
+             on the node: {answer}"
         ),
-        404 => anyhow!("the pod is gone: {said}"),
-        500..=599 => anyhow!("its kubelet cannot be reached, or does not answer: {said}; {}", instead(node)),
-        code => anyhow!("refused with status {code}: {said}"),
+        404 => anyhow!("the pod is gone: {answer}"),
+        500..=599 => anyhow!("its kubelet cannot be reached, or does not answer: {answer}; {}", instead(node)),
+        code => anyhow!("refused with status {code}: {answer}"),
     }
 }
 

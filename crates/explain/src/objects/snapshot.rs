@@ -59,10 +59,10 @@ impl Objects {
         snapshot.flaps = flaps.views(begin, snapshot.now);
         snapshot.matched_conditions = conditions.matched_conditions(begin, snapshot.now);
         for (node, matched_conditions) in &mut snapshot.matched_conditions {
-            let told = self.status(node).map(|status| status.cluster_faults.as_slice()).unwrap_or_default();
+            let reported = self.status(node).map(|status| status.cluster_faults.as_slice()).unwrap_or_default();
             for one in matched_conditions {
                 let id = one.id(node);
-                let Some(known) = told.iter().find(|fault| fault.id == id) else { continue };
+                let Some(known) = reported.iter().find(|fault| fault.id == id) else { continue };
                 one.first_seen = known.first_seen;
                 let lasted = Duration::try_from(snapshot.now.duration_since(known.first_seen)).unwrap_or_default();
                 for of in one.lasted.values_mut() {

@@ -369,7 +369,7 @@ fn same_object(seen: &ContainerSeen, target: &Target) -> Result<(), Refusal> {
     let Some(pod) = &seen.pod else {
         return changed(format!("container {} is not the kubelet's: it names no pod", seen.id));
     };
-    if target.pod.as_ref().is_some_and(|ordered| ordered.uid != pod.uid) {
+    if target.pod.as_ref().is_some_and(|commanded| commanded.uid != pod.uid) {
         return changed(format!(
             "container {} belongs to pod {pod} with uid {}, not the one in the command",
             seen.id, pod.uid

@@ -33,20 +33,20 @@ pub async fn run(args: RunCommandArgs) -> anyhow::Result<()> {
 }
 
 async fn run_in(state_dir: &Path, args: RunCommandArgs) -> anyhow::Result<()> {
-    let outcome = match read_order(&args.command) {
+    let outcome = match read_command(&args.command) {
         Ok(command) => {
             let (endpoint, docker_socket) = sockets(state_dir).await;
             let settings = AgentSettings::new(&args.node_name, state_dir, endpoint);
             Agent::new(AgentSettings { docker_socket, ..settings }).execute(&command).await
         }
-        Err(said) => unreadable(&said),
+        Err(message) => unreadable(&message),
     };
     write_outcome(&args.outcome, &outcome)?;
     anyhow::ensure!(outcome.state != OutcomeState::Failed, "the command failed: {}", outcome.message);
     Ok(())
 }
 
-pub(crate) fn read_order(text: &str) -> Result<ActionCommand, String> {
+pub(crate) fn read_command(text: &str) -> Result<ActionCommand, String> {
     if text.len() > MAX_ORDER {
         return Err(format!("the command has {} bytes, at most {MAX_ORDER} are read", text.len()));
     }
@@ -54,12 +54,12 @@ pub(crate) fn read_order(text: &str) -> Result<ActionCommand, String> {
 }
 
 /// There is no operation to answer, but the Job must report the error.
-fn unreadable(said: &str) -> Outcome {
+fn unreadable(message: &str) -> Outcome {
     Outcome {
         operation_id: String::new(),
         state: OutcomeState::Failed,
         reason: OutcomeReason::CheckFailed,
-        message: bounded(said, MAX_LINE),
+        message: bounded(message, MAX_LINE),
         at: Timestamp::now(),
     }
 }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn orders_that_cannot_be_read_fail_and_say_why() {
+    async fn commands_that_cannot_be_read_fail_and_say_why() {
         let folder = tempfile::tempdir().unwrap();
         let mut unknown = command();
         unknown["path"] = "/etc".into();

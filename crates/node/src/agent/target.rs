@@ -205,8 +205,8 @@ fn expect_object(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<
             if target.container_id.as_ref().or(target.sandbox_id.as_ref()) == Some(id) {
                 return Ok(());
             }
-            let ordered = target.container_id.as_deref().unwrap_or_else(|| commanded_id(target));
-            Err(changed(wanted, &format!("it serves {id} for Docker, the command names {ordered}")))
+            let commanded = target.container_id.as_deref().unwrap_or_else(|| commanded_id(target));
+            Err(changed(wanted, &format!("it serves {id} for Docker, the command names {commanded}")))
         }
         Proof::Shim { namespace, .. } if namespace != KUBELET_NAMESPACE => {
             Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {KUBELET_NAMESPACE:?}")))
@@ -221,8 +221,8 @@ fn expect_object(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<
         }
         Proof::RuntimeClient { container_id, .. } if *container_id != target.container_id => {
             let found = container_id.as_deref().unwrap_or("none");
-            let ordered = target.container_id.as_deref().unwrap_or("none");
-            Err(changed(wanted, &format!("it works on container {found}, the command names {ordered}")))
+            let commanded = target.container_id.as_deref().unwrap_or("none");
+            Err(changed(wanted, &format!("it works on container {found}, the command names {commanded}")))
         }
         Proof::NetworkPlugin { command: None, .. } => {
             Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))

@@ -107,7 +107,7 @@ fn done(outcome: &Outcome) {
 }
 
 #[tokio::test]
-async fn orders_for_others_or_out_of_time_are_refused() {
+async fn commands_for_others_or_out_of_time_are_refused() {
     let node = Node::new();
     let sandbox = id();
     let shim = node.stage.shim(&sandbox);
@@ -143,7 +143,7 @@ async fn orders_for_others_or_out_of_time_are_refused() {
 }
 
 #[tokio::test]
-async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
+async fn a_command_read_too_long_ago_is_refused_although_clocks_agree() {
     let node = Node::new();
     let sandbox = id();
     let shim = node.stage.shim(&sandbox);
@@ -165,7 +165,7 @@ async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
 }
 
 #[tokio::test]
-async fn malformed_orders_are_refused() {
+async fn malformed_commands_are_refused() {
     let node = Node::new();
     let sandbox = id();
     let shim = node.stage.shim(&sandbox);

@@ -40,7 +40,7 @@ impl From<Unanswered> for Refusal {
     }
 }
 
-/// Builds the outcome of `order` as of now, with bounded text.
+/// Builds the outcome of `command` as of now, with bounded text.
 pub(super) fn outcome(command: &ActionCommand, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
     Outcome {
         operation_id: bounded(&command.operation_id, 63),

@@ -44,12 +44,12 @@ pub(crate) enum LoginError {
     #[error("no answer of systemd's login manager over the system bus within {}s", .0.as_secs())]
     Silent(Duration),
     /// The login manager, or the bus, refused.
-    #[error("{what}: {said}")]
+    #[error("{what}: {message}")]
     Refused {
         /// The call.
         what: &'static str,
         /// The error, with its text.
-        said: String,
+        message: String,
     },
     /// The login manager says that the machine cannot be rebooted, or not by this process.
     #[error(
@@ -109,12 +109,12 @@ pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, Log
 async fn open(socket: &Path, limit: Duration) -> Result<Conversation, LoginError> {
     let opened = within(limit, Conversation::open(socket, &mut BusStep::Connect)).await;
     let opened = opened.map_err(|_| LoginError::Silent(limit))??;
-    opened.map_err(|said| LoginError::Refused { what: "the bus refused the connection", said })
+    opened.map_err(|message| LoginError::Refused { what: "the bus refused the connection", message })
 }
 
 async fn ask(bus: &mut Conversation, member: &'static str, limit: Duration) -> Result<Vec<Value>, LoginError> {
-    let said = within(limit, bus.ask_at(LOGIN, PATH, MANAGER, member, &[])).await;
-    good(said.map_err(|_| LoginError::Silent(limit))??, member)
+    let message = within(limit, bus.ask_at(LOGIN, PATH, MANAGER, member, &[])).await;
+    good(message.map_err(|_| LoginError::Silent(limit))??, member)
 }
 
 async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, LoginError> {
@@ -166,5 +166,5 @@ fn good(message: Message, what: &'static str) -> Result<Vec<Value>, LoginError> 
         Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
         _ => String::new(),
     };
-    Err(LoginError::Refused { what, said: format!("{error}{sentence}") })
+    Err(LoginError::Refused { what, message: format!("{error}{sentence}") })
 }

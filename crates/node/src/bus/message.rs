@@ -146,18 +146,18 @@ impl Message {
         let kind = fixed.get(1).copied().unwrap_or_default();
         let fields = Reader { bytes: message, ..header }.fields(end).ok_or("a header that cannot be understood")?;
         let rest = message.get(end.next_multiple_of(8)..).unwrap_or_default();
-        let mut said = Self { answers: None, error: None, signal: None, sender: fields.sender, values: Vec::new() };
+        let mut message = Self { answers: None, error: None, signal: None, sender: fields.sender, values: Vec::new() };
         match kind {
-            METHOD_RETURN => said.answers = Some(fields.answers.ok_or("an answer to nothing")?),
+            METHOD_RETURN => message.answers = Some(fields.answers.ok_or("an answer to nothing")?),
             ERROR => {
-                said.answers = Some(fields.answers.ok_or("an error about nothing")?);
-                said.error = Some(fields.error.ok_or("an error without a name")?);
+                message.answers = Some(fields.answers.ok_or("an error about nothing")?);
+                message.error = Some(fields.error.ok_or("an error without a name")?);
             }
-            SIGNAL => said.signal = fields.member,
-            _ => return Ok(Some((said, whole))),
+            SIGNAL => message.signal = fields.member,
+            _ => return Ok(Some((message, whole))),
         }
-        said.values = Reader { bytes: rest, at: 0, little }.values(fields.signature);
-        Ok(Some((said, whole)))
+        message.values = Reader { bytes: rest, at: 0, little }.values(fields.signature);
+        Ok(Some((message, whole)))
     }
 }
 

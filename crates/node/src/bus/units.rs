@@ -81,12 +81,12 @@ pub(crate) enum UnitError {
     #[error("no answer of systemd over the system bus within {}s", .0.as_secs())]
     Silent(Duration),
     /// systemd, or the bus, refused.
-    #[error("{what}: {said}")]
+    #[error("{what}: {message}")]
     Refused {
         /// The call.
         what: &'static str,
         /// The error, with its text.
-        said: String,
+        message: String,
     },
     /// The unit's state has changed since it was read: no restart was requested.
     #[error("{unit} is {now} by now, it was {before} a moment ago")]
@@ -146,7 +146,7 @@ impl From<Stop> for UnitError {
 
 async fn open(socket: &Path) -> Result<Conversation, UnitError> {
     let bus = Conversation::open(socket, &mut BusStep::Connect).await?;
-    bus.map_err(|said| UnitError::Refused { what: "the bus refused the connection", said })
+    bus.map_err(|message| UnitError::Refused { what: "the bus refused the connection", message })
 }
 
 async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitError> {
@@ -154,8 +154,8 @@ async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitEr
     let path = text(loaded, "asked for the unit")?;
     let mut values = Vec::new();
     for (interface, name) in PROPERTIES {
-        let said = bus.ask(&path, "org.freedesktop.DBus.Properties", "Get", &[interface, name]).await?;
-        values.push(good(said, "asked how the unit stands")?.into_iter().next());
+        let message = bus.ask(&path, "org.freedesktop.DBus.Properties", "Get", &[interface, name]).await?;
+        values.push(good(message, "asked how the unit stands")?.into_iter().next());
     }
     let mut values = values.into_iter();
     let mut next = || values.next().flatten();
@@ -233,7 +233,7 @@ fn good(message: Message, what: &'static str) -> Result<Vec<Value>, UnitError> {
         Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
         _ => String::new(),
     };
-    Err(UnitError::Refused { what, said: format!("{error}{sentence}") })
+    Err(UnitError::Refused { what, message: format!("{error}{sentence}") })
 }
 
 /// The only text of a successful answer.
@@ -285,19 +285,19 @@ mod tests {
         for restarts in [Restarts::Never, Restarts::Cut] {
             let folder = tempfile::tempdir().unwrap();
             let systemd = systemd(&folder, restarts.clone());
-            let said = restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
-            assert!(matches!(said, Err(UnitError::NotSeen { .. })), "{restarts:?}: {said:?}");
+            let message = restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+            assert!(matches!(message, Err(UnitError::NotSeen { .. })), "{restarts:?}: {message:?}");
         }
         let folder = tempfile::tempdir().unwrap();
         let cut = systemd(&folder, Restarts::CutAtReset);
-        let said = restart(&cut.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
-        assert!(matches!(said, Err(UnitError::Broken(_))), "{said:?}");
+        let message = restart(&cut.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+        assert!(matches!(message, Err(UnitError::Broken(_))), "{message:?}");
         assert_eq!(cut.acts(), ["ResetFailedUnit kubelet.service"]);
         let folder = tempfile::tempdir().unwrap();
         let refusing = systemd(&folder, Restarts::Refuse("org.freedesktop.systemd1.TransactionIsDestructive"));
-        let said = restart(&refusing.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap_err();
-        assert!(matches!(said, UnitError::Refused { .. }), "{said:?}");
-        assert!(said.to_string().ends_with("TransactionIsDestructive: because of a test"), "{said}");
+        let message = restart(&refusing.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap_err();
+        assert!(matches!(message, UnitError::Refused { .. }), "{message:?}");
+        assert!(message.to_string().ends_with("TransactionIsDestructive: because of a test"), "{message}");
         let none = folder.path().join("none");
         assert!(matches!(restart(&none, KUBELET, &unit("failed", "failed"), LIMIT).await, Err(UnitError::Broken(_))));
         let silent = folder.path().join("silent");
@@ -314,8 +314,8 @@ mod tests {
             UnitSeen { main_pid: 7, ..unit("failed", "failed") },
             UnitSeen { job: 7, ..unit("failed", "failed") },
         ] {
-            let said = restart(&systemd.socket, KUBELET, &seen, LIMIT).await;
-            assert!(matches!(said, Err(UnitError::Changed { .. })), "{said:?}");
+            let message = restart(&systemd.socket, KUBELET, &seen, LIMIT).await;
+            assert!(matches!(message, Err(UnitError::Changed { .. })), "{message:?}");
         }
         assert!(systemd.acts().is_empty());
         restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap();

@@ -172,8 +172,8 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
         Owner::Kubelet => {
             args = handle.args().ok();
             settled = args.is_some();
-            let told = args.as_deref().and_then(|args| flag(args, "root-dir")).filter(|path| path.starts_with('/'));
-            Some(told.map_or_else(|| PathBuf::from(KUBELET), PathBuf::from))
+            let root_dir = args.as_deref().and_then(|args| flag(args, "root-dir")).filter(|path| path.starts_with('/'));
+            Some(root_dir.map_or_else(|| PathBuf::from(KUBELET), PathBuf::from))
         }
         Owner::Runtime(name) => match name.as_str() {
             "containerd" => or_usual(open("/io.containerd.metadata.v1.bolt/meta.db")?, "/var/lib/containerd"),

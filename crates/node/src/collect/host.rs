@@ -94,8 +94,8 @@ impl Host {
     pub fn check(&mut self, who: &Who) -> io::Result<HostSeen> {
         let uptime = proc::uptime(&self.proc)?;
         let mut seen = HostSeen {
-            pids: vec![LimitSeen { owner: Owner::Node, usage: self.threads().map_err(|error| said(&error)) }],
-            files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| said(&error)) }],
+            pids: vec![LimitSeen { owner: Owner::Node, usage: self.threads().map_err(|error| describe(&error)) }],
+            files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| describe(&error)) }],
             daemons: Vec::new(),
             frozen: Ok(Vec::new()),
             untracked: Ok(Vec::new()),
@@ -126,10 +126,12 @@ impl Host {
             };
             let search = |listed| untracked::find(root, &untracked::Search { listed, age: &age });
             match who.listed.as_ref().map(search) {
-                Some(Ok(Some(found))) => (seen.untracked, seen.untracked_left_out) = (Ok(found.told), found.left_out),
+                Some(Ok(Some(found))) => {
+                    (seen.untracked, seen.untracked_left_out) = (Ok(found.reported), found.left_out);
+                }
                 Some(Ok(None)) if who.no_pod_groups => {}
                 Some(Ok(None)) => seen.untracked = Err(NO_PODS.to_owned()),
-                Some(Err(error)) => seen.untracked = Err(said(&error)),
+                Some(Err(error)) => seen.untracked = Err(describe(&error)),
                 None => seen.untracked = Err("the runtime's lists are not known".to_owned()),
             }
         } else {
@@ -168,7 +170,7 @@ impl Host {
         seen: &mut HostSeen,
     ) {
         let limit = |usage: io::Result<Option<Usage>>| {
-            let usage = usage.map_err(|error| said(&error)).transpose()?;
+            let usage = usage.map_err(|error| describe(&error)).transpose()?;
             Some(LimitSeen { owner: daemon.owner.clone(), usage })
         };
         seen.files.extend(limit(handle.open_files().map(Some)));
@@ -180,7 +182,7 @@ impl Host {
             owner: daemon.owner.clone(),
             pid: daemon.pid,
             start_ticks: daemon.start_ticks,
-            waiting: self.waiting(handle, uptime).map_err(|error| said(&error)),
+            waiting: self.waiting(handle, uptime).map_err(|error| describe(&error)),
         });
     }
 
@@ -226,14 +228,14 @@ impl Host {
                 }),
                 // A young one may have ended meanwhile, and its group with it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && init.age < NOT_YOUNG => {}
-                Err(error) => return Err(format!("the control group of process {}: {}", init.pid, said(&error))),
+                Err(error) => return Err(format!("the control group of process {}: {}", init.pid, describe(&error))),
             }
         }
         Ok(found)
     }
 }
 
-fn said(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     bounded(&error.to_string(), 160)
 }
 
@@ -277,8 +279,8 @@ fn of_pods(root: &OwnedFd, no_pod_groups: bool) -> Option<LimitSeen> {
     let usage = match group_of_pods(root) {
         Ok(None) if no_pod_groups => return None,
         Ok(None) => Err(NO_PODS.to_owned()),
-        Ok(Some(group)) => of_folder(group).map_err(|error| said(&error)).transpose()?,
-        Err(error) => Err(said(&error)),
+        Ok(Some(group)) => of_folder(group).map_err(|error| describe(&error)).transpose()?,
+        Err(error) => Err(describe(&error)),
     };
     Some(LimitSeen { owner: Owner::Pods, usage })
 }

@@ -187,14 +187,14 @@ impl Finder {
     }
 
     fn settings(&self, pid: i32, start_ticks: u64) -> Result<Settings, String> {
-        let said = |error: io::Error| bounded(&format!("cannot read the kubelet's flags: {error}"), 200);
-        let handle = Handle::open(&self.root, pid).map_err(said)?;
-        if handle.stat().map_err(said)?.start_ticks != start_ticks {
+        let describe = |error: io::Error| bounded(&format!("cannot read the kubelet's flags: {error}"), 200);
+        let handle = Handle::open(&self.root, pid).map_err(describe)?;
+        if handle.stat().map_err(describe)?.start_ticks != start_ticks {
             return Err("the kubelet has ended".to_owned());
         }
-        let args = handle.args().map_err(said)?;
+        let args = handle.args().map_err(describe)?;
         let mut settings = settings::read(&args, &self.root.join(pid.to_string()))?;
-        let command = handle.stat().map_err(said)?.command;
+        let command = handle.stat().map_err(describe)?.command;
         let kind = kind(&command);
         settings.usual_runtime = kind.and_then(|kind| kind.runtime);
         if kind.is_some_and(|kind| kind.file != "kubelet") {

@@ -163,7 +163,7 @@ impl Lists {
             recheck(status.clone(), id.to_owned(), sandbox.to_owned())
         };
         let answers = self.orphan_checks.ask(wanted, MAX_RECHECKS, self.round, call).await;
-        answers.into_iter().map(|(id, said)| (id, said.unwrap_or(OrphanCheck::NoAnswer))).collect()
+        answers.into_iter().map(|(id, state)| (id, state.unwrap_or(OrphanCheck::NoAnswer))).collect()
     }
 
     /// What Docker is removing; `None` where Docker does not say. This is no part of the round's own evidence, so its error is
@@ -172,10 +172,10 @@ impl Lists {
         let found = docker.removals(RECHECK_DEADLINE).await.ok()?;
         let wanted = found.iter().map(|seen| (false, seen.id.as_str())).collect();
         let call = |id: &str| how_it_stands(docker.clone(), id.to_owned());
-        let mut said = self.removals.ask(wanted, MAX_RECHECKS, self.round, call).await;
+        let mut state = self.removals.ask(wanted, MAX_RECHECKS, self.round, call).await;
         let with = |container: ContainerSeen| {
-            let said = said.remove(&container.id).flatten().flatten();
-            RemovalSeen { container, said }
+            let state = state.remove(&container.id).flatten().flatten();
+            RemovalSeen { container, state }
         };
         Some(found.into_iter().map(with).collect())
     }
@@ -189,9 +189,9 @@ impl Lists {
         let wanted = not_ready.into_iter().map(|id| (!self.ghosts.contains(id), id)).collect();
         let call = |id: &str| is_there(status.clone(), id.to_owned());
         let answers = self.sandboxes.ask(wanted, most, self.round, call).await;
-        let answers: BTreeMap<_, _> = answers.into_iter().map(|(id, said)| (id, said.flatten())).collect();
-        for (id, said) in &answers {
-            match said {
+        let answers: BTreeMap<_, _> = answers.into_iter().map(|(id, state)| (id, state.flatten())).collect();
+        for (id, state) in &answers {
+            match state {
                 Some(false) => self.ghosts.insert(id.clone()),
                 Some(true) => self.ghosts.remove(id),
                 None => continue,
@@ -258,9 +258,9 @@ impl<T: Send + 'static> Direct<T> {
         let mut deadline = Deadline::new(RECHECK_DEADLINE, Instant::now());
         for (id, answer) in &mut answers {
             if let Some(call) = self.out.get_mut(id)
-                && let Ok(Ok(said)) = deadline.wait(call).await
+                && let Ok(Ok(state)) = deadline.wait(call).await
             {
-                *answer = Some(said);
+                *answer = Some(state);
             }
         }
         self.out.retain(|_, call| !call.is_finished());
@@ -276,7 +276,7 @@ impl<T: Send + 'static> Direct<T> {
 /// Asks Docker for one container that it is removing.
 async fn how_it_stands(docker: Docker, id: String) -> Option<RemovalState> {
     match docker.inspect(&id, RECHECK_BOUND).await {
-        Ok(said) => Some(said.removal()),
+        Ok(state) => Some(state.removal()),
         Err(CriError::NotFound) => Some(RemovalState::Gone),
         Err(_) => None,
     }

@@ -54,7 +54,7 @@ pub async fn inspect(
     bound: Duration,
 ) -> Result<TaskAnswer, CriError> {
     match docker.inspect(id, bound).await {
-        Ok(said) => match (said.answer(said.pid().is_some_and(|pid| is_gone(proc, pid))), tasks) {
+        Ok(status) => match (status.answer(status.pid().is_some_and(|pid| is_gone(proc, pid))), tasks) {
             (TaskAnswer::DaemonAnswered, Some(tasks)) => match ask(tasks, id, SHIM.min(bound)).await {
                 Ok(answer @ (TaskAnswer::NoAnswer | TaskAnswer::Answered)) => Ok(answer),
                 _ => Ok(TaskAnswer::DaemonAnswered),

@@ -207,7 +207,7 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
 async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
     let slot = L::slot(shared);
     let mut check = pin!(checker.check());
-    let mut told = None;
+    let mut notified = None;
     loop {
         let (sent, wake) = {
             let slot = lock(slot);
@@ -233,8 +233,8 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
         if abandoned_at.is_some_and(|at| now >= at) {
             return Err(Failure::Exhausted(bound));
         }
-        if due.is_some() && told != due {
-            told = due;
+        if due.is_some() && notified != due {
+            notified = due;
             shared.changed.notify_one();
         }
     }

@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn only_a_kubelet_that_gets_on_is_left_alone_for_longer() {
         let quick = RelistsSeen { begun: true, mean: Some(Duration::from_millis(20)), ..RelistsSeen::default() };
-        let told = |sync_loop, relists| PortSeen { sync_loop, relists };
-        assert!(is_calm(&told(Ok(true), Ok(quick))));
-        assert!(is_calm(&told(Err("403".into()), Ok(quick))), "a right that is missing is missing in a minute too");
-        let slow = |relists| told(Ok(true), Ok(relists));
+        let seen = |sync_loop, relists| PortSeen { sync_loop, relists };
+        assert!(is_calm(&seen(Ok(true), Ok(quick))));
+        assert!(is_calm(&seen(Err("403".into()), Ok(quick))), "a right that is missing is missing in a minute too");
+        let slow = |relists| seen(Ok(true), Ok(relists));
         for busy in [
-            told(Ok(false), Ok(quick)),
-            told(Ok(true), Err("no answer".into())),
+            seen(Ok(false), Ok(quick)),
+            seen(Ok(true), Err("no answer".into())),
             slow(RelistsSeen { mean: None, ..quick }),
             slow(RelistsSeen { mean: Some(SLOW), ..quick }),
             slow(RelistsSeen { idle: SLOW, ..quick }),

@@ -26,7 +26,7 @@ const MAX_CAUSE: usize = 256;
 
 /// The text of an error.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct ErrorBody {
     #[serde(default)]
     pub message: String,
 }

@@ -40,10 +40,10 @@ impl Involved {
     }
 }
 
-/// Reads what the kernel reports about the process, the most reliable and cheapest first, into `told`.
-pub(super) fn check(proc: &Path, involved: &Involved, told: &Mutex<ProcessEvidence>) {
+/// Reads what the kernel reports about the process, the most reliable and cheapest first, into `evidence`.
+pub(super) fn check(proc: &Path, involved: &Involved, evidence: &Mutex<ProcessEvidence>) {
     let tell = |change: &mut dyn FnMut(&mut ProcessEvidence)| {
-        change(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut evidence.lock().unwrap_or_else(PoisonError::into_inner));
     };
     let mut room = Room(ROOM);
     if let Err(error) = read(proc, involved, &mut room, &tell) {

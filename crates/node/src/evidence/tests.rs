@@ -262,7 +262,7 @@ async fn a_folder_that_takes_nothing_costs_the_bundle_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_waits_for_the_evidence_of_its_own_fault_but_not_for_ever() {
+async fn a_command_waits_for_the_evidence_of_its_own_fault_but_not_for_ever() {
     let pending = watch::Sender::new(None);
     let gate = Gate(pending.subscribe());
     let began = Instant::now();

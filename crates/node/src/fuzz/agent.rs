@@ -1,4 +1,4 @@
-//! Orders, what the node remembers of them, the probe's own files, and what the probe reads of its object.
+//! Commands, what the node remembers of them, the probe's own files, and what the probe reads of its object.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::checks::is_bounded;
 use crate::agent::admission::task;
 use crate::agent::claims::{Known, of_claim};
-use crate::agent::job::read_order;
+use crate::agent::job::read_command;
 use crate::config;
 use crate::report::client::{Feedback, OwnObject};
 use crate::report::command::{Command, OwnCommand};
@@ -28,32 +28,32 @@ use nrh_core::{fault, tracker};
 const NOW: Duration = Duration::from_hours(1);
 const VERSION: &str = "client.authentication.k8s.io/v1";
 
-/// The order of a Job's environment. Taken = it may be carried out, as far as its form goes.
-pub fn order(data: &[u8]) -> bool {
-    let read = read_order(&String::from_utf8_lossy(data));
-    let Ok(order) = read else { return false };
-    let written = serde_json::to_string(&order).unwrap_or_default();
-    assert_eq!(read_order(&written).as_ref(), Ok(&order));
-    assert!(task(&order, &format!("not {}", order.node)).is_err(), "an order for another node");
-    if task(&order, &order.node).is_err() {
+/// The command of a Job's environment. Taken = it may be carried out, as far as its form goes.
+pub fn command(data: &[u8]) -> bool {
+    let read = read_command(&String::from_utf8_lossy(data));
+    let Ok(command) = read else { return false };
+    let written = serde_json::to_string(&command).unwrap_or_default();
+    assert_eq!(read_command(&written).as_ref(), Ok(&command));
+    assert!(task(&command, &format!("not {}", command.node)).is_err(), "a command for another node");
+    if task(&command, &command.node).is_err() {
         return false;
     }
-    let id = &order.operation_id;
+    let id = &command.operation_id;
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     assert!((1..=63).contains(&id.len()) && id.bytes().all(is_name), "{id:?} names a file");
-    assert!((1..=3600).contains(&order.ttl_seconds));
-    let target = &order.target;
+    assert!((1..=3600).contains(&command.ttl_seconds));
+    let target = &command.target;
     let names_process = || target.process.as_ref().is_some_and(|process| process.pid > 1);
     let has_container = || target.container_id.as_deref().is_some_and(is_full_id);
-    if order.action.ends_boot() {
-        assert!(order.boot_id.as_deref().is_some_and(is_boot_id));
+    if command.action.ends_boot() {
+        assert!(command.boot_id.as_deref().is_some_and(is_boot_id));
     }
-    match &order.action {
+    match &command.action {
         Action::CleanupOrphans(_) => assert!(has_container() || names_process()),
         Action::ThawCgroup(_) => assert!(names_process() && target.control_group.is_some()),
         Action::ReleaseHungProcess(_) => {
             assert!(names_process());
-            assert!(order.fault_type != fault::FaultType::RuntimeClientHung || has_container());
+            assert!(command.fault_type != fault::FaultType::RuntimeClientHung || has_container());
         }
         Action::RestartKubelet(RestartKubelet(params)) | Action::RestartRuntime(RestartRuntime(params)) => {
             assert!(params.unit.as_deref().is_none_or(is_service));
@@ -61,7 +61,7 @@ pub fn order(data: &[u8]) -> bool {
         Action::Reboot(_) => {}
         Action::MarkForReboot(params) => {
             assert!(sentinel_name(&params.path).is_some_and(|name| !name.contains('/')), "{:?}", params.path);
-            assert!(order.marker_expires_after_seconds.is_some_and(|seconds| (1..=MARK_STANDS).contains(&seconds)));
+            assert!(command.marker_expires_after_seconds.is_some_and(|seconds| (1..=MARK_STANDS).contains(&seconds)));
         }
         other => panic!("no node carries out {other:?}"),
     }
@@ -70,7 +70,7 @@ pub fn order(data: &[u8]) -> bool {
 
 /// What stands under an operation's id. Whatever it is, the operation is not free.
 pub fn claim(data: &[u8]) -> bool {
-    let order = ActionCommand {
+    let command = ActionCommand {
         operation_id: "op-1".to_owned(),
         epoch: 1,
         node: "w1".to_owned(),
@@ -83,7 +83,7 @@ pub fn claim(data: &[u8]) -> bool {
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };
-    let known = of_claim(data, &order);
+    let known = of_claim(data, &command);
     assert_ne!(known, Known::Free, "a claim that is there was not seen");
     known != Known::Open
 }
@@ -126,8 +126,8 @@ pub fn probe_config(data: &[u8]) -> bool {
             true
         }
         Err(error) => {
-            let said = error.to_string();
-            assert!(said.contains("probe.yaml") && said.len() <= 16 << 10, "{} bytes", said.len());
+            let text = error.to_string();
+            assert!(text.contains("probe.yaml") && text.len() <= 16 << 10, "{} bytes", text.len());
             false
         }
     }
@@ -160,9 +160,9 @@ pub fn own_object(data: &[u8]) -> bool {
 /// The command to the node, as far as the probe reads it.
 pub fn own_command(data: &[u8]) -> Option<Command> {
     let command = Command::from(serde_json::from_slice::<OwnCommand>(data).ok()?);
-    if let Some(order) = &command.order {
-        let written = serde_json::to_string(order).unwrap_or_default();
-        assert_eq!(serde_json::from_str(&written).ok().as_ref(), Some(order));
+    if let Some(command) = &command.command {
+        let written = serde_json::to_string(command).unwrap_or_default();
+        assert_eq!(serde_json::from_str(&written).ok().as_ref(), Some(command));
     }
     Some(command)
 }

@@ -84,9 +84,9 @@ impl Handle {
             return Ok(room);
         }
         let folder = self.folder("fd")?;
-        let told = u64::try_from(rustix::fs::fstat(&folder)?.st_size).unwrap_or_default();
-        if told > 0 {
-            return Ok(Usage { used: told, limit });
+        let open = u64::try_from(rustix::fs::fstat(&folder)?.st_size).unwrap_or_default();
+        if open > 0 {
+            return Ok(Usage { used: open, limit });
         }
         let mut used = 0_u64;
         for entry in Dir::read_from(folder)? {

@@ -22,7 +22,7 @@ pub struct Command {
     /// Whether the object was ever read: before that, a missing command means nothing.
     pub is_known: bool,
     /// The current command, if there is one and it can be read.
-    pub order: Option<ActionCommand>,
+    pub command: Option<ActionCommand>,
     /// The controller's newest request for a fresh check; 0 = none.
     pub check_sequence: u64,
     /// The newest request for a fresh check by a person or a roll-out, by its name.
@@ -31,11 +31,11 @@ pub struct Command {
 
 impl Command {
     /// There is no such object, so there is no command.
-    pub const NONE: Self = Self { is_known: true, order: None, check_sequence: 0, check_requested: None };
+    pub const NONE: Self = Self { is_known: true, command: None, check_sequence: 0, check_requested: None };
 
     /// Whether this operation is not withdrawn, as far as the probe knows.
-    pub fn is_current(&self, order: &ActionCommand) -> bool {
-        !self.is_known || self.order.as_ref().is_some_and(|now| now.operation_id == order.operation_id)
+    pub fn is_current(&self, command: &ActionCommand) -> bool {
+        !self.is_known || self.command.as_ref().is_some_and(|now| now.operation_id == command.operation_id)
     }
 }
 
@@ -64,8 +64,8 @@ struct OwnSpec {
 impl From<OwnCommand> for Command {
     fn from(object: OwnCommand) -> Self {
         let spec = object.spec.unwrap_or_default();
-        let order = spec.command.and_then(|raw| match serde_json::from_value(raw) {
-            Ok(order) => Some(order),
+        let command = spec.command.and_then(|raw| match serde_json::from_value(raw) {
+            Ok(command) => Some(command),
             Err(error) => {
                 // A command that cannot be read completely is not executed in part.
                 tracing::warn!(%error, "the command in this node's NodeCommand is not readable: it is ignored");
@@ -74,7 +74,7 @@ impl From<OwnCommand> for Command {
         });
         Self {
             is_known: true,
-            order,
+            command,
             check_sequence: spec.check_sequence.unwrap_or_default(),
             check_requested: spec.check_requested.filter(|name| is_check_name(name)),
         }

@@ -145,9 +145,9 @@ fn run(mut command: Command, limit: Duration) -> Result<Vec<u8>, String> {
     }
     let answer = answer.map(Pipe::take).unwrap_or_default();
     if !status.success() {
-        let said = complaint.map(Pipe::take).unwrap_or_default();
-        let said = bounded(String::from_utf8_lossy(&said).trim(), 150);
-        return Err(format!("{status}: {said}"));
+        let output = complaint.map(Pipe::take).unwrap_or_default();
+        let output = bounded(String::from_utf8_lossy(&output).trim(), 150);
+        return Err(format!("{status}: {output}"));
     }
     Ok(answer)
 }

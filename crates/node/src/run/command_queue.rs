@@ -34,16 +34,16 @@ impl CommandQueue {
 
     /// Starts this command, unless it is in progress or has ended. If another command is in progress, the caller has to
     /// offer this one again.
-    pub(super) fn start_if_idle(&mut self, order: &ActionCommand) {
-        let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == order.operation_id);
+    pub(super) fn start_if_idle(&mut self, command: &ActionCommand) {
+        let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == command.operation_id);
         if ended || self.running.is_some() {
             return;
         }
-        tracing::info!(operation = order.operation_id, action = ?order.action, fault = order.fault_id, "command received");
-        self.running = Some(order.operation_id.clone());
-        let (execute, sender, order) = (Arc::clone(&self.execute), self.sender.clone(), order.clone());
+        tracing::info!(operation = command.operation_id, action = ?command.action, fault = command.fault_id, "command received");
+        self.running = Some(command.operation_id.clone());
+        let (execute, sender, command) = (Arc::clone(&self.execute), self.sender.clone(), command.clone());
         tokio::spawn(async move {
-            let outcome = execute(order).await;
+            let outcome = execute(command).await;
             // The receiver is gone only when the probe ends.
             let _ = sender.send(outcome).await;
         });
@@ -65,16 +65,16 @@ mod tests {
 
     use super::*;
     use nrh_core::command::{OutcomeReason, OutcomeState};
-    use nrh_core::examples::order;
+    use nrh_core::examples::command;
 
     fn counting(count: &Arc<AtomicU32>) -> Execute {
         let count = Arc::clone(count);
-        Arc::new(move |order| {
+        Arc::new(move |command| {
             count.fetch_add(1, Ordering::SeqCst);
             Box::pin(async move {
                 tokio::time::sleep(Duration::from_secs(5)).await;
                 Outcome {
-                    operation_id: order.operation_id,
+                    operation_id: command.operation_id,
                     state: OutcomeState::Done,
                     reason: OutcomeReason::Executed,
                     message: String::new(),
@@ -85,21 +85,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_order_is_handed_over_once_however_often_it_is_seen() {
+    async fn a_command_is_handed_over_once_however_often_it_is_seen() {
         let count = Arc::new(AtomicU32::new(0));
         let mut commands = CommandQueue::new(counting(&count), None);
         for _ in 0..10 {
-            commands.start_if_idle(&order("op-1"));
-            commands.start_if_idle(&order("op-2"));
+            commands.start_if_idle(&command("op-1"));
+            commands.start_if_idle(&command("op-2"));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(count.load(Ordering::SeqCst), 1, "the second waits for the first");
         commands.ended().await;
         assert_eq!(commands.outcome().map(|outcome| outcome.operation_id.as_str()), Some("op-1"));
-        commands.start_if_idle(&order("op-1"));
+        commands.start_if_idle(&command("op-1"));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(count.load(Ordering::SeqCst), 1, "it is at its end");
-        commands.start_if_idle(&order("op-2"));
+        commands.start_if_idle(&command("op-2"));
         commands.ended().await;
         assert_eq!(count.load(Ordering::SeqCst), 2);
     }
@@ -108,10 +108,10 @@ mod tests {
     async fn an_outcome_from_before_a_restart_is_not_asked_for_again() {
         let count = Arc::new(AtomicU32::new(0));
         let mut commands = CommandQueue::new(counting(&count), None);
-        commands.start_if_idle(&order("op-1"));
+        commands.start_if_idle(&command("op-1"));
         commands.ended().await;
         let mut restarted = CommandQueue::new(counting(&count), commands.outcome().cloned());
-        restarted.start_if_idle(&order("op-1"));
+        restarted.start_if_idle(&command("op-1"));
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(count.load(Ordering::SeqCst), 1);
     }

@@ -55,13 +55,13 @@ pub fn executor(
     gate: Gate,
     commands: watch::Receiver<Command>,
 ) -> Execute {
-    Arc::new(move |order| {
+    Arc::new(move |command| {
         let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
         let commands = commands.clone();
         async move {
-            gate.pass(&order.fault_id).await;
+            gate.pass(&command.fault_id).await;
             let agent = Agent::new(with_known(settings, &collectors));
-            agent.execute_while(&order, || commands.borrow().is_current(&order)).await
+            agent.execute_while(&command, || commands.borrow().is_current(&command)).await
         }
         .boxed()
     })

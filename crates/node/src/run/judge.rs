@@ -342,8 +342,8 @@ mod tests {
         let settings = KubeletSettings { request_timeout, evented_pleg: false, source: SettingsSource::Flags };
         node.kubelet().settings = Some(settings);
         let status = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).status;
-        let told = status.kubelet.unwrap().settings.unwrap();
-        assert_eq!((told.source, told.request_timeout), (SettingsSource::Flags, request_timeout));
+        let settings = status.kubelet.unwrap().settings.unwrap();
+        assert_eq!((settings.source, settings.request_timeout), (SettingsSource::Flags, request_timeout));
         node.kubelet_gone();
         node.kubelet().settings = None;
         assert_eq!(judge.beside_the_kubelet(&node).bound(&leaked_shim::AGE), Duration::from_mins(31));

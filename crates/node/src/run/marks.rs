@@ -17,18 +17,18 @@ const RHYTHM: Duration = Duration::from_secs(30);
 
 /// Maintains the markers until the probe ends. Removing our own marker is no action, so it also happens if actions are
 /// disabled.
-pub(super) async fn run(settings: AgentSettings, mut command: watch::Receiver<Command>) {
+pub(super) async fn run(settings: AgentSettings, mut commands: watch::Receiver<Command>) {
     let mut is_told = false;
     // A separate reader: checks of the executor that the kernel blocks must not prevent the removal of a marker.
     let reader = Reader::default();
     loop {
-        let order = current(&command.borrow_and_update());
+        let command = current(&commands.borrow_and_update());
         let (root, host, node) = (settings.proc.clone(), settings.host.clone(), settings.node.clone());
         let work = move || {
             let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
             let (boot, uptime) =
                 moment().map_err(|error| SentinelError::Io { what: "read the clock".into(), error })?;
-            sentinel::remove_obsolete_markers(&Folder::open_to_remove(&host)?, &node, order.as_ref(), &boot, uptime)
+            sentinel::remove_obsolete_markers(&Folder::open_to_remove(&host)?, &node, command.as_ref(), &boot, uptime)
         };
         match reader.run(settings.bounds.processes, work).await {
             Ok(Ok(_)) => is_told = false,
@@ -42,7 +42,7 @@ pub(super) async fn run(settings: AgentSettings, mut command: watch::Receiver<Co
         }
         sleep(LEAST).await;
         tokio::select! {
-            changed = command.changed() => if changed.is_err() { return },
+            changed = commands.changed() => if changed.is_err() { return },
             () = sleep(RHYTHM) => {}
         }
     }
@@ -51,8 +51,8 @@ pub(super) async fn run(settings: AgentSettings, mut command: watch::Receiver<Co
 /// Returns the current command; `None` before the object was first read.
 fn current(command: &Command) -> Option<CurrentCommand> {
     command.is_known.then(|| {
-        let order = command.order.as_ref();
-        order.map_or(CurrentCommand::Nothing, |order| CurrentCommand::Operation(order.operation_id.clone()))
+        let command = command.command.as_ref();
+        command.map_or(CurrentCommand::Nothing, |command| CurrentCommand::Operation(command.operation_id.clone()))
     })
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use crate::cri::endpoint::{Endpoint, NamedBy};
     use crate::sentinel::{Mark, Placed};
     use nrh_core::command::ActionCommand;
-    use nrh_core::examples::order;
+    use nrh_core::examples::command;
 
     fn node(host: &Path) -> AgentSettings {
         let (run, proc) = (host.join("run"), host.join("proc"));
@@ -92,8 +92,8 @@ mod tests {
         assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark).unwrap(), Placed::Made);
     }
 
-    fn told(order: Option<ActionCommand>) -> Command {
-        Command { order, ..Command::NONE }
+    fn received(command: Option<ActionCommand>) -> Command {
+        Command { command, ..Command::NONE }
     }
 
     /// Uses real time, because the work runs on threads.
@@ -113,12 +113,12 @@ mod tests {
         let host = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = node(host.path());
         marked(host.path());
-        let (sender, command) = watch::channel(Command::default());
-        let keeper = tokio::spawn(run(settings, command));
-        assert!(!is_gone(host.path(), Duration::from_millis(500)).await, "nothing is known of its order yet");
-        sender.send_replace(told(Some(order("op-1"))));
-        assert!(!is_gone(host.path(), Duration::from_millis(1500)).await, "its order stands");
-        sender.send_replace(told(None));
+        let (sender, commands) = watch::channel(Command::default());
+        let keeper = tokio::spawn(run(settings, commands));
+        assert!(!is_gone(host.path(), Duration::from_millis(500)).await, "nothing is known of its command yet");
+        sender.send_replace(received(Some(command("op-1"))));
+        assert!(!is_gone(host.path(), Duration::from_millis(1500)).await, "its command stands");
+        sender.send_replace(received(None));
         assert!(is_gone(host.path(), Duration::from_secs(20)).await);
         drop(sender);
         keeper.await.unwrap();

@@ -132,7 +132,7 @@ mod tests {
     use nrh_core::examples::Node;
     use nrh_core::observation::TaskAnswer;
 
-    fn told(sequence: u64, check: Option<&str>) -> Command {
+    fn received(sequence: u64, check: Option<&str>) -> Command {
         Command { check_sequence: sequence, check_requested: check.map(str::to_owned), ..Command::NONE }
     }
 
@@ -144,21 +144,21 @@ mod tests {
     fn each_request_is_answered_once_and_the_newest_of_those_that_came_meanwhile_after_it() {
         let (mut requests, began, seen) = (Requests::default(), Instant::now(), Node::healthy());
         assert!(!requests.receive(&Command::default(), began) && !requests.receive(&Command::NONE, began));
-        assert!(requests.receive(&told(3, None), began) && requests.is_open());
+        assert!(requests.receive(&received(3, None), began) && requests.is_open());
         assert!(
-            !requests.receive(&told(4, None), began) && !requests.receive(&told(5, None), began),
+            !requests.receive(&received(4, None), began) && !requests.receive(&received(5, None), began),
             "one is under way"
         );
         requests.settle(&seen, began + SEQUENCE_WITHIN, TriState::True);
         assert_eq!((requests.answers, requests.is_open()), (1, false));
-        assert!(requests.receive(&told(5, None), began + secs(3)));
+        assert!(requests.receive(&received(5, None), began + secs(3)));
         requests.settle(&seen, began + secs(6), TriState::True);
-        assert!(!requests.receive(&told(5, None), began + secs(7)), "it is answered");
+        assert!(!requests.receive(&received(5, None), began + secs(7)), "it is answered");
         // The object is deleted and created again: its numbers start again.
         assert!(!requests.receive(&Command::NONE, began + secs(8)));
-        assert!(requests.receive(&told(1, None), began + secs(9)));
+        assert!(requests.receive(&received(1, None), began + secs(9)));
         requests.settle(&seen, began + secs(12), TriState::True);
-        assert!(requests.receive(&told(5, None), began + secs(13)));
+        assert!(requests.receive(&received(5, None), began + secs(13)));
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
             took: Duration::from_millis(5),
         };
         node.tasks.insert("slow".into(), aged(60));
-        assert!(requests.receive(&told(1, Some("a")), began));
+        assert!(requests.receive(&received(1, Some("a")), began));
         requests.settle(&node, began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered()), (1, None), "the controller's is answered");
         node.tasks.insert("slow".into(), aged(2));
@@ -179,11 +179,11 @@ mod tests {
         assert!(!requests.is_open());
         // A hanging task has given all it can give; an unavailable one is not waited for.
         node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });
-        assert!(requests.receive(&told(1, Some("b")), began + secs(20)));
+        assert!(requests.receive(&received(1, Some("b")), began + secs(20)));
         requests.settle(&node, began + secs(22), TriState::True);
         assert_eq!(requests.check_answered().map(String::as_str), Some("b"));
         node.tasks.insert("slow".into(), aged(600));
-        assert!(requests.receive(&told(1, Some("a")), began + secs(30)), "the same name as once before");
+        assert!(requests.receive(&received(1, Some("a")), began + secs(30)), "the same name as once before");
         requests.settle(&node, began + secs(100), TriState::True);
         requests.settle(&node, began + secs(41), TriState::Unknown);
         assert_eq!(

@@ -54,8 +54,8 @@ fn issued(operation: &str) -> CurrentCommand {
     CurrentCommand::Operation(operation.to_owned())
 }
 
-fn tended(host: &Host, order: Option<&CurrentCommand>) -> Vec<(String, &'static str)> {
-    remove_obsolete_markers(&host.folder(), "n1", order, "boot", Duration::from_secs(1000)).unwrap()
+fn tended(host: &Host, command: Option<&CurrentCommand>) -> Vec<(String, &'static str)> {
+    remove_obsolete_markers(&host.folder(), "n1", command, "boot", Duration::from_secs(1000)).unwrap()
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_file_system_that_takes_no_writes_is_told_as_such() {
 }
 
 #[test]
-fn a_mark_stands_as_long_as_its_order_and_no_longer() {
+fn a_mark_stands_as_long_as_its_command_and_no_longer() {
     let cases: [(Mark, Option<CurrentCommand>, Option<&str>); 10] = [
         (mark(), Some(issued("op-1")), None),
         // The API server was not heard yet.
@@ -244,15 +244,15 @@ fn a_mark_stands_as_long_as_its_order_and_no_longer() {
             Some("the boot that it was to end has ended"),
         ),
     ];
-    for (mark, order, why) in cases {
+    for (mark, command, why) in cases {
         let host = Host::new();
         host.folder().place("reboot-for-kured", &mark).unwrap();
         fs::write(host.path("nologin"), "").unwrap();
         let removed: Vec<_> = why.into_iter().map(|why| ("op-1".to_owned(), why)).collect();
-        assert_eq!(tended(&host, order.as_ref()), removed, "{mark:?} {order:?}");
+        assert_eq!(tended(&host, command.as_ref()), removed, "{mark:?} {command:?}");
         assert_eq!(host.path("reboot-for-kured").exists(), why.is_none());
         assert!(host.path("nologin").exists());
-        assert_eq!(tended(&host, order.as_ref()), [], "once");
+        assert_eq!(tended(&host, command.as_ref()), [], "once");
     }
 }
 

@@ -78,18 +78,18 @@ impl Play<'_> {
             self.world.policies.retain(|policy| policy.name != *name);
             return format!("policy {name} is deleted");
         }
-        let mut said = vec![format!("policy {name} is changed")];
+        let mut changes = vec![format!("policy {name} is changed")];
         for policy in self.world.policies.iter_mut().filter(|policy| policy.name == *name) {
             policy.generation += 1;
             if let Some(suspend) = change.suspend {
                 policy.suspend = suspend;
-                said.push(format!("suspend: {suspend}"));
+                changes.push(format!("suspend: {suspend}"));
             }
             if let Some(pauses) = &change.pause_requests {
                 policy.pause_requests.clone_from(pauses);
-                said.push(format!("pauseRequests: {pauses:?}"));
+                changes.push(format!("pauseRequests: {pauses:?}"));
             }
         }
-        said.join(", ")
+        changes.join(", ")
     }
 }

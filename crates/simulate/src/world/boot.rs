@@ -75,18 +75,18 @@ impl WorldNode {
     }
 
     /// The node executor leaves the reboot request.
-    pub(super) fn mark(&mut self, order: &ActionCommand, now: Timestamp) {
-        let seconds = order.marker_expires_after_seconds.unwrap_or_default();
+    pub(super) fn mark(&mut self, command: &ActionCommand, now: Timestamp) {
+        let seconds = command.marker_expires_after_seconds.unwrap_or_default();
         let stands_for = Duration::from_secs(seconds.into());
-        self.boots.marked = Some(Marked { operation_id: order.operation_id.clone(), at: now, stands_for });
+        self.boots.marked = Some(Marked { operation_id: command.operation_id.clone(), at: now, stands_for });
     }
 
     /// The node executor removes a request that is not wanted any more. Kured reboots the node for a current one.
     pub(super) fn tend_mark(&mut self, now: Timestamp) {
         let Some(mark) = &self.boots.marked else { return };
-        let is_ordered = self.order.as_ref().is_some_and(|order| order.operation_id == mark.operation_id);
+        let has_command = self.command.as_ref().is_some_and(|command| command.operation_id == mark.operation_id);
         let age = since(now, mark.at);
-        if self.probe_runs && (!is_ordered || age > mark.stands_for) {
+        if self.probe_runs && (!has_command || age > mark.stands_for) {
             self.boots.marked = None;
         } else if self.boots.kured == Kured::Works && age >= self.boots.drained_after && self.boots.away.is_none() {
             // Kured uncordons only what it has cordoned itself.

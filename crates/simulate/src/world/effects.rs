@@ -61,7 +61,7 @@ impl World {
             }
             Effect::WithdrawCommand { node } => {
                 if let Some(node) = self.nodes.get_mut(node) {
-                    node.order = None;
+                    node.command = None;
                 }
             }
             Effect::DeleteJob { operation_id } => drop(self.jobs.remove(operation_id)),
@@ -133,19 +133,19 @@ impl World {
                 self.remediations.get(name)?.current_step().filter(|step| step.operation_id == id)?;
                 Some(self.remediators.make(self.nodes.get(node)?.remediator, node, id, with, now))
             }
-            Operation::RunJob(order) => {
+            Operation::RunJob(command) => {
                 let job = JobView { operation_id: id.to_owned(), ..JobView::default() };
-                self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
+                self.jobs.entry(id.to_owned()).or_insert_with(|| (command.clone(), job));
                 Some(ActionResult::Started)
             }
-            Operation::GiveCommand(order) => {
-                debug_assert!(order.issued_at <= now, "an order of the future");
+            Operation::GiveCommand(command) => {
+                debug_assert!(command.issued_at <= now, "a command of the future");
                 let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
-                let standing = world_node.order.as_ref().map(|order| &order.operation_id);
+                let standing = world_node.command.as_ref().map(|command| &command.operation_id);
                 if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
                     return None; // not now: another command waits for its answer
                 }
-                world_node.order = Some(order.clone());
+                world_node.command = Some(command.clone());
                 Some(ActionResult::Started)
             }
         }
@@ -159,15 +159,15 @@ pub fn describe(operation: &Operation) -> String {
         Operation::Taint(_) => "taint".into(),
         Operation::Drain(_) => "drain".into(),
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
-        Operation::RunJob(order) => format!("job {}", name(order)),
-        Operation::GiveCommand(order) => format!("command {}", name(order)),
+        Operation::RunJob(command) => format!("job {}", name(command)),
+        Operation::GiveCommand(command) => format!("command {}", name(command)),
         Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
         Operation::Notify(_) => "notify".into(),
     }
 }
 
 /// The action of a command, with its signal.
-fn name(order: &ActionCommand) -> String {
-    let action = order.action.kind().as_str();
-    order.signal().map_or_else(|| action.to_owned(), |signal| format!("{action}({})", signal.as_str()))
+fn name(command: &ActionCommand) -> String {
+    let action = command.action.kind().as_str();
+    command.signal().map_or_else(|| action.to_owned(), |signal| format!("{action}({})", signal.as_str()))
 }

@@ -38,7 +38,7 @@ pub struct WorldNode {
     /// The last report that arrived.
     pub report: ReportView,
     /// The current command in its `NodeCommand`.
-    pub order: Option<ActionCommand>,
+    pub command: Option<ActionCommand>,
     /// Whether its probe reports.
     pub probe_runs: bool,
     /// Whether its kubelet starts the pods of Jobs.
@@ -81,7 +81,7 @@ impl WorldNode {
         let mut node = Self {
             view: NodeView { uid: uid.clone(), ready: TriState::True, ..NodeView::default() },
             report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
-            order: None,
+            command: None,
             probe_runs: true,
             job_starts: true,
             sick: Vec::new(),
@@ -102,8 +102,8 @@ impl WorldNode {
 
     /// Its `NodeCommand`, while it contains a command.
     pub(super) fn command(&self) -> Option<CommandView> {
-        let order = Some(self.order.clone()?);
-        Some(CommandView { node_uid: Some(self.view.uid.clone()), order, unreadable: None })
+        let command = Some(self.command.clone()?);
+        Some(CommandView { node_uid: Some(self.view.uid.clone()), command, unreadable: None })
     }
 
     /// Whether its runtime and its kubelet end terminating pods, by its true faults.
@@ -119,42 +119,42 @@ impl WorldNode {
         if self.boot() || !self.probe_runs {
             return;
         }
-        if let Some(order) = self.order.clone()
+        if let Some(command) = self.command.clone()
             && self.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.actions_enabled)
-            && self.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
+            && self.report.agent.as_ref().is_none_or(|agent| agent.operation_id != command.operation_id)
         {
-            self.report.agent = Some(self.execute(&order, now, acts));
+            self.report.agent = Some(self.execute(&command, now, acts));
         }
         self.send();
     }
 
     /// Executes a command once, by the node executor or by a Job.
-    pub fn execute(&mut self, order: &ActionCommand, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
+    pub fn execute(&mut self, command: &ActionCommand, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
         let outcome = |state, reason: OutcomeReason| Outcome {
-            operation_id: order.operation_id.clone(),
+            operation_id: command.operation_id.clone(),
             state,
             reason,
             message: format!("{reason:?}"),
             at: now,
         };
-        if order.boot_id.is_some() && order.boot_id != self.view.boot_id {
+        if command.boot_id.is_some() && command.boot_id != self.view.boot_id {
             return outcome(OutcomeState::Refused, OutcomeReason::AlreadyRebooted);
         }
-        if !self.claimed.insert(order.operation_id.clone()) {
+        if !self.claimed.insert(command.operation_id.clone()) {
             return outcome(OutcomeState::Refused, OutcomeReason::AlreadyExecuted);
         }
-        let Some(place) = self.sick.iter().position(|sick| sick.fault.id == order.fault_id) else {
+        let Some(place) = self.sick.iter().position(|sick| sick.fault.id == command.fault_id) else {
             return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
         };
-        *acts.entry(order.operation_id.clone()).or_default() += 1;
-        if self.fails.contains(&order.action.kind()) {
+        *acts.entry(command.operation_id.clone()).or_default() += 1;
+        if self.fails.contains(&command.action.kind()) {
             return outcome(OutcomeState::Failed, OutcomeReason::RequestFailed);
         }
-        match order.action {
+        match command.action {
             Action::Reboot(_) => self.begin_boot(),
-            Action::MarkForReboot(_) => self.mark(order, now),
+            Action::MarkForReboot(_) => self.mark(command, now),
             _ => {
-                let by = ClearedBy::of(&order.action);
+                let by = ClearedBy::of(&command.action);
                 if self.sick.get(place).is_some_and(|sick| by.is_some_and(|by| sick.cleared_by.contains(&by))) {
                     self.sick.remove(place);
                 }

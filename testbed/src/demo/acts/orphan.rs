@@ -26,7 +26,7 @@ pub(in super::super) struct Orphan {
 }
 
 impl Orphan {
-    /// The case in which the probe's pod still runs and takes the order.
+    /// The case in which the probe's pod still runs and takes the command.
     pub(in super::super) const fn probe_runs() -> Self {
         Self { pods_run_on: true }
     }

@@ -318,9 +318,9 @@ mod tests {
         for successor in [None, Some("successor")] {
             let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), successor);
             assert_eq!((theirs.patch, theirs.event), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
-            let said =
+            let expected =
                 "it stays unschedulable, since kubectl has cordoned it; to make it schedulable: kubectl uncordon w1";
-            assert!(theirs.what.ends_with(said), "{}", theirs.what);
+            assert!(theirs.what.ends_with(expected), "{}", theirs.what);
         }
         let no_names: [&[&str]; 5] = [
             &[],
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn a_refused_undo_is_noted_once_and_the_note_goes_with_it() {
         let refused = noted(&of("n1"), "taint", "patching Node w1 failed: not here (403)").unwrap();
-        let said = "HungContainer is gone now; not cleaned up: its taint: patching Node w1 failed: not here (403)";
-        assert_eq!(refused.message, said);
+        let expected = "HungContainer is gone now; not cleaned up: its taint: patching Node w1 failed: not here (403)";
+        assert_eq!(refused.message, expected);
         assert_eq!(noted(&refused, "taint", "another sentence"), None);
         let next = noted(&refused, "cordon", "no").unwrap();
         assert_eq!(next.message, "HungContainer is gone now; not cleaned up: its cordon: no");

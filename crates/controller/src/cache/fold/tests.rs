@@ -168,17 +168,17 @@ fn what_reports_say_is_kept_once_and_goes_with_the_last_that_says_it() {
         let version = if message == "ill" { 2 } else { 1 };
         report(name, version, message).fold(&mut state, now);
     }
-    assert_eq!(state.said.len(), 2);
+    assert_eq!(state.condition_texts.len(), 2);
     let said = |state: &State, node: &str| {
-        state.controller_statuses[node].conditions.named("RuntimeReady").unwrap().said.message.clone()
+        state.controller_statuses[node].conditions.named("RuntimeReady").unwrap().text.message.clone()
     };
     assert_eq!((said(&state, "w1"), said(&state, "w3")), ("well".to_owned(), "ill".to_owned()));
     NodeRuntimeHealth::forget("w3", &mut state);
-    assert_eq!(state.said.len(), 1);
+    assert_eq!(state.condition_texts.len(), 1);
     for name in ["w1", "w2"] {
         NodeRuntimeHealth::forget(name, &mut state);
     }
-    assert!(state.said.is_empty());
+    assert!(state.condition_texts.is_empty());
 }
 
 #[test]

@@ -19,10 +19,10 @@ pub(super) fn healthy() -> Node {
     node
 }
 
-fn removal(said: Option<RemovalState>) -> Node {
+fn removal(state: Option<RemovalState>) -> Node {
     let mut node = healthy();
     let container = ContainerSeen { state: ContainerState::Unknown, ..container(CONTAINER, SANDBOX, "old") };
-    node.list().removals = Some(vec![RemovalSeen { container, said }]);
+    node.list().removals = Some(vec![RemovalSeen { container, state }]);
     node
 }
 

@@ -368,9 +368,9 @@ fn with_docker(node: &mut Node) {
 }
 
 /// A container whose removal was begun, and what Docker says of it.
-fn removal(node: &mut Node, said: RemovalState) {
+fn removal(node: &mut Node, state: RemovalState) {
     let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
-    node.list().removals = Some(vec![RemovalSeen { container, said: Some(said) }]);
+    node.list().removals = Some(vec![RemovalSeen { container, state: Some(state) }]);
 }
 
 fn of_docker() -> Vec<Timeline> {

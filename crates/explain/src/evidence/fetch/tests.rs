@@ -167,6 +167,6 @@ async fn a_right_that_is_missing_is_named() {
 async fn a_kubelet_that_does_not_answer_is_not_waited_for() {
     let (client, _) = server(pods("Running"), Exec::Silent).await;
     let pods = Api::namespaced(client, NAMESPACE);
-    let error = said(&pods, "nrh-probe-x", "worker-1", vec!["/nrh"]).await.unwrap_err();
+    let error = run_in_pod(&pods, "nrh-probe-x", "worker-1", vec!["/nrh"]).await.unwrap_err();
     assert!(error.to_string().contains("gave no answer within 20 s"), "{error}");
 }

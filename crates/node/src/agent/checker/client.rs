@@ -87,8 +87,8 @@ impl Checker {
                 if target.sandbox_id.as_ref() == Some(&id) {
                     return Ok(());
                 }
-                let ordered = target.sandbox_id.as_deref().unwrap_or("none");
-                changed(format!("client {pid} was called by the shim of {id}, the command names {ordered}"))
+                let commanded = target.sandbox_id.as_deref().unwrap_or("none");
+                changed(format!("client {pid} was called by the shim of {id}, the command names {commanded}"))
             }
             Some(Proof::Shim { id, namespace }) if namespace == DOCKER_NAMESPACE => {
                 if target.container_id.as_ref() != Some(&id) {
@@ -97,7 +97,7 @@ impl Checker {
                     ));
                 }
                 self.runtime_is_docker(pid).await?;
-                self.of_the_ordered_pod(&Docker::at(&self.docker), target, &id).await.map(drop)
+                self.of_the_commanded_pod(&Docker::at(&self.docker), target, &id).await.map(drop)
             }
             Some(Proof::Monitor { id, pod: Some(_) }) if target.container_id.as_ref() == Some(&id) => Ok(()),
             // Nobody else uses CRI-O.

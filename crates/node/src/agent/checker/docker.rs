@@ -52,7 +52,7 @@ impl Checker {
         };
         self.runtime_is_docker(held.process.pid).await?;
         let docker = Docker::at(&self.docker);
-        let listed = self.of_the_ordered_pod(&docker, target, id).await?;
+        let listed = self.of_the_commanded_pod(&docker, target, id).await?;
         if listed != ContainerState::Running {
             return Err(recovered(format!("container {id} is {listed:?}")));
         }
@@ -113,7 +113,7 @@ impl Checker {
     /// Checks that Docker lists the container with the labels of the command's pod; returns the listed state. A list
     /// does not wait for any container. A sandbox is a container too, and Docker's list of containers lacks it: a command
     /// names it as the sandbox alone, or as both where a client works on it.
-    pub(super) async fn of_the_ordered_pod(
+    pub(super) async fn of_the_commanded_pod(
         &self,
         docker: &Docker,
         target: &Target,

@@ -72,8 +72,8 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &
     match allowed {
         Allowed::Shim(held) => signal::send(command, &held, Signal::Kill, bounds.verify).await,
         Allowed::Container { cri, container_id, state } => match remove(&cri, &container_id, state, bounds).await {
-            Ok(said) => done(command, &said),
-            Err(said) => failed(command, &said),
+            Ok(message) => done(command, &message),
+            Err(message) => failed(command, &message),
         },
     }
 }

@@ -72,13 +72,13 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, _: &Bound
             done(command, &format!("{path} was not there; it requests a reboot now, until this command is withdrawn"))
         }
         Ok(Placed::Others(whose)) => {
-            let said = format!(
+            let message = format!(
                 "{path} requests a reboot already and belongs to someone else ({whose}): it stays when this command is withdrawn"
             );
-            verdict::outcome(command, OutcomeState::Done, OutcomeReason::AlreadyRequested, &said)
+            verdict::outcome(command, OutcomeState::Done, OutcomeReason::AlreadyRequested, &message)
         }
-        Err(SentinelError::Unfit(said)) => {
-            verdict::outcome(command, OutcomeState::Refused, OutcomeReason::Protected, &said)
+        Err(SentinelError::Unfit(message)) => {
+            verdict::outcome(command, OutcomeState::Refused, OutcomeReason::Protected, &message)
         }
         Err(error) => failed(command, &format!("the node was not marked for a reboot: {error}")),
     }
@@ -93,20 +93,20 @@ pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -
     let found = checker.reader.run(checker.bounds.processes, check).await?;
     let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == command.operation_id);
     Ok(if is_ours {
-        let said = format!("{path} requests a reboot until this command is withdrawn");
-        done(command, &said)
+        let message = format!("{path} requests a reboot until this command is withdrawn");
+        done(command, &message)
     } else {
-        let said = format!(
+        let message = format!(
             "the node is not marked for a reboot: the executor that claimed the operation did not create {path}"
         );
-        failed(command, &said)
+        failed(command, &message)
     })
 }
 
 /// An unfit folder or file is a definite refusal; a failed reading is not.
 fn unfit(error: SentinelError) -> Refusal {
     match error {
-        SentinelError::Unfit(said) => Refusal::new(OutcomeReason::Protected, said),
+        SentinelError::Unfit(message) => Refusal::new(OutcomeReason::Protected, message),
         error @ SentinelError::Io { .. } => Refusal::cannot_check(error.to_string()),
     }
 }

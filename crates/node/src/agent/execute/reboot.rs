@@ -46,12 +46,12 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
 
 /// Asks the login manager to reboot the machine. The next boot id shows whether it did.
 pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
-    let said = match login::reboot(&allowed.0, bounds.call).await {
+    let message = match login::reboot(&allowed.0, bounds.call).await {
         Ok(delays) if delays.is_empty() => "the login manager was asked to reboot the node".to_owned(),
         Ok(delays) => format!("the login manager was asked to reboot the node, which waits for {delays}"),
         // The login manager can have received the request, so it counts as sent.
         Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will show it"),
         Err(error) => return failed(command, &format!("the node was not rebooted: {error}")),
     };
-    done(command, &said)
+    done(command, &message)
 }

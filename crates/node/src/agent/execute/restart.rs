@@ -52,8 +52,8 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &
         Ok(result) => result,
         // The next checks show whether it helped, as for every action.
         Err(error @ UnitError::NotSeen { .. }) => {
-            let said = format!("{error}; systemd goes on with it");
-            return done(command, &said);
+            let message = format!("{error}; systemd goes on with it");
+            return done(command, &message);
         }
         Err(error @ UnitError::Changed { .. }) => {
             return verdict::outcome(command, OutcomeState::Refused, OutcomeReason::TargetChanged, &error.to_string());
@@ -64,6 +64,6 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &
         Ok(seen) => seen.phrase(),
         Err(error) => format!("in an unknown state ({error})"),
     };
-    let said = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
-    if result == "done" { done(command, &said) } else { failed(command, &said) }
+    let message = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
+    if result == "done" { done(command, &message) } else { failed(command, &message) }
 }

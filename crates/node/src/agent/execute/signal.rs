@@ -41,7 +41,7 @@ pub(super) async fn send(
     let mut deadline = Deadline::new(bound, Instant::now());
     loop {
         match effect(held, signal, before) {
-            Ok(Some(said)) => return done(command, &said),
+            Ok(Some(message)) => return done(command, &message),
             Ok(None) => {}
             Err(error) => {
                 return failed(command, &format!("signalled process {pid}, cannot see what it does now: {error}"));

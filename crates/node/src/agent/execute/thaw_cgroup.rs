@@ -187,8 +187,8 @@ fn freezes(group: &OwnedFd) -> io::Result<bool> {
 
 pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     match thaw_and_see(&allowed, bounds).await {
-        Ok(said) => done(command, &said),
-        Err(said) => failed(command, &said),
+        Ok(message) => done(command, &message),
+        Err(message) => failed(command, &message),
     }
 }
 

@@ -119,9 +119,9 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
         wchan: None,
         command: String::new(),
     };
-    let order =
+    let command =
         command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &with_child));
-    let outcome = node.execute(&order).await;
+    let outcome = node.execute(&command).await;
     refused(&outcome, OutcomeReason::Recovered);
     assert!(outcome.message.contains("live below"), "{}", outcome.message);
     assert_eq!(parent.try_wait().unwrap(), None);
@@ -232,7 +232,7 @@ async fn a_direct_question_without_an_answer_is_no_proof() {
 }
 
 #[tokio::test]
-async fn only_the_container_that_was_ordered_is_removed() {
+async fn only_the_container_that_was_commanded_is_removed() {
     let node = Node::new();
     let orphan = orphan_of(&node, 1);
     let unknown = Orphan { container: id(), sandbox: orphan.sandbox.clone() };
@@ -289,10 +289,10 @@ async fn a_container_that_cannot_be_stopped_is_not_removed() {
     let orphan = orphan_of(&node, 1);
     for wrong in [Wrong::Fails, Wrong::Hangs] {
         node.runtime.set(|world| world.wrong = [("StopContainer".to_owned(), wrong)].into());
-        let order = remove(&orphan);
-        let outcome = node.execute(&order).await;
+        let command = remove(&orphan);
+        let outcome = node.execute(&command).await;
         assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
-        assert_eq!(node.execute(&order).await, outcome, "a failed operation is not tried again");
+        assert_eq!(node.execute(&command).await, outcome, "a failed operation is not tried again");
     }
     assert!(!node.runtime.writes().iter().any(|call| call.starts_with("Remove")));
 }

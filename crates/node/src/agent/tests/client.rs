@@ -62,7 +62,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
 }
 
 #[tokio::test]
-async fn only_the_ordered_container_of_the_ordered_sandbox_and_only_what_may_be_cut_off() {
+async fn only_the_commanded_container_of_the_commanded_sandbox_and_only_what_may_be_cut_off() {
     let hung = Hung::new("k8s.io", "create");
     let mut other = hung.command();
     other.target.container_id = Some(id());

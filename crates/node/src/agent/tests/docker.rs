@@ -109,7 +109,7 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
 }
 
 #[tokio::test]
-async fn a_container_that_is_not_the_ordered_pods_or_runs_no_more_keeps_its_shim() {
+async fn a_container_that_is_not_the_commanded_pods_or_runs_no_more_keeps_its_shim() {
     let docked = Docked::new();
     docked.hang();
     let command = |action| docked.command(action);

@@ -65,7 +65,7 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     let text = fs::read_to_string(node.file()).unwrap();
     assert!(text.contains(&format!("\"operationId\":\"{}\"", command.operation_id)), "{text}");
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
-    // It was taken away since: the same order, by whatever collector or leader, does not put it back.
+    // It was taken away since: the same command, by whatever collector or leader, does not put it back.
     fs::remove_file(node.file()).unwrap();
     assert_eq!(node.execute(&ActionCommand { epoch: 9, ..command.clone() }).await, first);
     assert!(!node.file().exists());

@@ -110,7 +110,7 @@ async fn a_refusal_ends_the_operation() {
 }
 
 #[tokio::test]
-async fn an_operation_id_serves_one_order_only() {
+async fn an_operation_id_serves_one_command_only() {
     let (node, sandbox, other) = (Node::new(), id(), id());
     let (shim, second) = (node.stage.shim(&sandbox), node.stage.shim(&other));
     shim.stop();
@@ -150,7 +150,7 @@ fn the_epoch_only_rises_and_survives_restarts() {
 }
 
 #[tokio::test]
-async fn an_order_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
+async fn a_command_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     shim.stop();

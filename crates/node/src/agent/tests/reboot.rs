@@ -50,7 +50,7 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     assert_eq!(daemons.execute(&ActionCommand { epoch: 9, ..command.clone() }).await, first);
     rebooted(&daemons, 1);
 
-    // The machine is back: of all that was kept in /run nothing is left, and the same order still stands in the API.
+    // The machine is back: of all that was kept in /run nothing is left, and the same command still stands in the API.
     fs::remove_dir_all(daemons.node.stage.path("state")).unwrap();
     fs::write(daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
     for _ in 0..3 {

@@ -212,7 +212,7 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
         refused(&node.execute(&resume(process, &sandbox)).await, OutcomeReason::TargetChanged);
         assert_eq!((process.state(), process.resumed()), (Some('T'), 0));
     }
-    // Right process, wrong role in the order.
+    // Right process, wrong role in the command.
     let shim = node.stage.shim(&sandbox);
     shim.stop();
     let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);

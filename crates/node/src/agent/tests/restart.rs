@@ -166,7 +166,7 @@ async fn a_kubelet_that_is_gone_is_started_once() {
     done(&outcome);
     let said = "kubelet.service was failed (failed); systemd's restart of it: done; it is active (running)";
     assert_eq!(outcome.message, said);
-    assert_eq!(daemons.execute(&command).await.message, said, "the same order tells what came of it");
+    assert_eq!(daemons.execute(&command).await.message, said, "the same command tells what came of it");
     assert_eq!(daemons.systemd.acts(), ["ResetFailedUnit kubelet.service", "RestartUnit kubelet.service fail"]);
 }
 

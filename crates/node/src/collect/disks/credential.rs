@@ -101,18 +101,18 @@ fn renewed(root: &OwnedFd, args: &[String]) -> Result<Option<(String, Duration, 
 
 /// The certificate and its path; `None` where the kubelet uses another kind of credential.
 fn find(root: &OwnedFd, path: &Path) -> Result<Option<(String, Vec<u8>)>, String> {
-    let said = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    let describe = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     if !path.is_absolute() {
         return Err(format!("{} is not an absolute path", path.display()));
     }
-    let config = rooted::read(root, path, MAX_FILE).map_err(|error| said(path, error))?;
+    let config = rooted::read(root, path, MAX_FILE).map_err(|error| describe(path, error))?;
     let user = user(&config).map_err(|why| format!("{} {why}", path.display()))?;
     if let Some(ByteString(pem)) = user.client_certificate_data {
         return Ok(Some((path.display().to_string(), pem)));
     }
     let Some(file) = user.client_certificate.filter(|file| !file.is_empty()) else { return Ok(None) };
     let file = path.parent().unwrap_or(path).join(file);
-    let pem = rooted::read(root, &file, MAX_FILE).map_err(|error| said(&file, error))?;
+    let pem = rooted::read(root, &file, MAX_FILE).map_err(|error| describe(&file, error))?;
     Ok(Some((file.display().to_string(), pem.into_bytes())))
 }
 

@@ -26,7 +26,7 @@ const STARTING: Duration = Duration::from_secs(90);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// The reported groups, at most `MAX_FOUND`.
-    pub told: Vec<UntrackedSeen>,
+    pub reported: Vec<UntrackedSeen>,
     /// How many more there are.
     pub left_out: usize,
 }
@@ -81,11 +81,11 @@ fn of_pod(
         let is_starting = !pids.is_empty() && !pids.iter().any(|pid| (search.age)(*pid) >= Some(STARTING));
         let lives = populated.unwrap_or(!pids.is_empty()) && !is_starting;
         pids.truncate(MAX_PIDS);
-        if lives && found.told.len() >= MAX_FOUND {
+        if lives && found.reported.len() >= MAX_FOUND {
             found.left_out += 1;
         } else if lives {
             let group = bounded(&format!("{path}/{name}/{container}"), 256);
-            found.told.push(UntrackedSeen { id: id.to_owned(), pod_uid: uid.to_owned(), group, pids });
+            found.reported.push(UntrackedSeen { id: id.to_owned(), pod_uid: uid.to_owned(), group, pids });
         }
     }
     Ok(())
@@ -137,7 +137,7 @@ mod tests {
         }
 
         fn find(&self, listed: &[&str]) -> Vec<UntrackedSeen> {
-            self.found(listed).told
+            self.found(listed).reported
         }
 
         fn found(&self, listed: &[&str]) -> Found {
@@ -176,7 +176,7 @@ mod tests {
             tree.group(&format!("kubepods/pod{UID}/{id}"), "21\n", Some("populated 1\nfrozen 0\n"));
         }
         let found = tree.found(&[&format!("{:064x}", 7)]);
-        assert_eq!((found.told.len(), found.left_out), (MAX_FOUND, 3));
+        assert_eq!((found.reported.len(), found.left_out), (MAX_FOUND, 3));
     }
 
     #[test]
@@ -188,9 +188,10 @@ mod tests {
         tree.group(&format!("{pod}/cri-containerd-{lost}.scope"), "31\n", Some("populated 1\nfrozen 0\n"));
         tree.group(&format!("{pod}/cri-containerd-{ended}.scope"), "", Some("populated 0\nfrozen 0\n"));
         tree.group(&format!("{pod}/crio-{divided}.scope"), "", Some("populated 1\nfrozen 0\n"));
-        let mut told: Vec<_> = tree.find(&[]).into_iter().map(|one| (one.id, one.pod_uid, one.pids.len())).collect();
-        told.sort_unstable();
-        assert_eq!(told, [(lost.clone(), UID.to_owned(), 1), (divided.clone(), UID.to_owned(), 0)]);
+        let mut reported: Vec<_> =
+            tree.find(&[]).into_iter().map(|one| (one.id, one.pod_uid, one.pids.len())).collect();
+        reported.sort_unstable();
+        assert_eq!(reported, [(lost.clone(), UID.to_owned(), 1), (divided.clone(), UID.to_owned(), 0)]);
         assert_eq!(tree.find(&[&lost, &divided]), []);
     }
 
@@ -198,7 +199,7 @@ mod tests {
     fn a_container_that_starts_is_not_untracked() {
         let tree = Tree::new();
         tree.group(&format!("kubepods/pod{UID}/{}", id('a')), "21\n22\n", Some("populated 1\nfrozen 0\n"));
-        let found = |age: &dyn Fn(i32) -> Option<Duration>| tree.found_at(&[], age).told.len();
+        let found = |age: &dyn Fn(i32) -> Option<Duration>| tree.found_at(&[], age).reported.len();
         let young = Duration::from_secs(STARTING.as_secs() - 1);
         assert_eq!(found(&|_| Some(young)), 0);
         assert_eq!(found(&|_| None), 0, "all have ended since");

@@ -66,18 +66,18 @@ pub(super) async fn connect(
     address: SocketAddr,
     pins: &[CertificateDer<'static>],
 ) -> Result<TlsStream<TcpStream>, String> {
-    let said = |error: &dyn std::fmt::Display| bounded(&format!("{address}: {error}"), 200);
+    let describe = |error: &dyn std::fmt::Display| bounded(&format!("{address}: {error}"), 200);
     let provider: Arc<CryptoProvider> = Arc::new(ring::default_provider());
     let verifier = Pinned { pins: pins.to_vec(), algorithms: provider.signature_verification_algorithms };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| said(&error))?
+        .map_err(|error| describe(&error))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     // The next check is minutes away. The session is not kept, and the next one proves everything again.
     config.resumption = Resumption::disabled();
-    let stream = TcpStream::connect(address).await.map_err(|error| said(&error))?;
+    let stream = TcpStream::connect(address).await.map_err(|error| describe(&error))?;
     let name = ServerName::IpAddress(address.ip().into());
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
@@ -85,7 +85,7 @@ pub(super) async fn connect(
             Some(Error::InvalidCertificate(_)) => {
                 format!("what answers at {address} does not show the kubelet's own certificate: it is sent nothing")
             }
-            _ => said(&error),
+            _ => describe(&error),
         }
     })
 }

@@ -74,11 +74,11 @@ async fn sync_loop(door: &KubeletEndpoint) -> Result<bool, String> {
     exchange(door, SYNC_LOOP, async |status, body| match status {
         StatusCode::OK => Ok(true),
         StatusCode::INTERNAL_SERVER_ERROR => {
-            let said = refusal(body).await?;
-            if said.to_ascii_lowercase().contains(STALLED) {
+            let text = refusal(body).await?;
+            if text.to_ascii_lowercase().contains(STALLED) {
                 return Ok(false);
             }
-            Err(bounded(&format!("the kubelet's port answers {SYNC_LOOP} with 500: {said}"), 300))
+            Err(bounded(&format!("the kubelet's port answers {SYNC_LOOP} with 500: {text}"), 300))
         }
         StatusCode::FORBIDDEN => Err("the kubelet refuses to report on its sync loop (403): that needs the right to get nodes/healthz, and before kubelet 1.33 a right that no probe has"
             .to_owned()),
@@ -119,17 +119,17 @@ fn cut(error: &hyper::Error) -> String {
 
 /// The start of the text of an answer other than 200.
 async fn refusal(mut body: Incoming) -> Result<String, String> {
-    let mut said = Vec::new();
+    let mut text = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| cut(&error))?;
-        let left = MAX_REFUSAL.saturating_sub(said.len());
+        let left = MAX_REFUSAL.saturating_sub(text.len());
         let data = frame.data_ref().map_or(&[][..], AsRef::as_ref);
-        said.extend_from_slice(data.get(..left).unwrap_or(data));
-        if said.len() >= MAX_REFUSAL {
+        text.extend_from_slice(data.get(..left).unwrap_or(data));
+        if text.len() >= MAX_REFUSAL {
             break;
         }
     }
-    Ok(bounded(String::from_utf8_lossy(&said).trim(), 200))
+    Ok(bounded(String::from_utf8_lossy(&text).trim(), 200))
 }
 
 /// Sends one request on its own connection, and applies `read` to the answer. It sends the token only after the server has

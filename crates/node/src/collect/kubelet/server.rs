@@ -116,12 +116,12 @@ fn token_of(path: &Path) -> io::Result<String> {
 }
 
 fn pins(proc: &Path, served: &RunningServer) -> Result<Vec<CertificateDer<'static>>, String> {
-    let said = |error: io::Error| bounded(&format!("the kubelet's certificate cannot be found: {error}"), 200);
-    let handle = Handle::open(proc, served.pid).map_err(said)?;
-    if handle.stat().map_err(said)?.start_ticks != served.start_ticks {
+    let describe = |error: io::Error| bounded(&format!("the kubelet's certificate cannot be found: {error}"), 200);
+    let handle = Handle::open(proc, served.pid).map_err(describe)?;
+    if handle.stat().map_err(describe)?.start_ticks != served.start_ticks {
         return Err("the kubelet has ended".to_owned());
     }
-    let root = handle.root().map_err(said)?;
+    let root = handle.root().map_err(describe)?;
     let Server { cert_dir, cert_file, .. } = &served.server;
     let files =
         cert_file.as_ref().map_or_else(|| OWN.map(|name| cert_dir.join(name)).to_vec(), |file| vec![file.clone()]);

@@ -210,11 +210,11 @@ fn unreadable(flag: &str, value: &str) -> String {
 }
 
 fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), String> {
-    let said = |error: &dyn std::fmt::Display| {
+    let describe = |error: &dyn std::fmt::Display| {
         bounded(&format!("cannot read the kubelet's configuration {}: {error}", path.display()), 300)
     };
-    let text = read_in_root(process, path).map_err(|error| said(&error))?;
-    let file = yaml::read(&text).map_err(|error| said(&error))?;
+    let text = read_in_root(process, path).map_err(|error| describe(&error))?;
+    let file = yaml::read(&text).map_err(|error| describe(&error))?;
     apply(settings, &file)
 }
 
@@ -222,9 +222,10 @@ fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), St
 fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
     let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
-        let said = |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
-        for entry in listed(process, &folder).map_err(said)? {
-            let entry = entry.map_err(|error| said(error.into()))?;
+        let describe =
+            |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
+        for entry in listed(process, &folder).map_err(describe)? {
+            let entry = entry.map_err(|error| describe(error.into()))?;
             let path = folder.join(OsStr::from_bytes(entry.file_name().to_bytes()));
             match entry.file_type() {
                 FileType::Directory if !matches!(entry.file_name().to_bytes(), b"." | b"..") => folders.push(path),

@@ -180,7 +180,7 @@ async fn removals_are_asked_for_one_by_one_and_their_failure_is_no_failure_of_th
     let known = |seen: &Observations| seen.lists.value().is_some_and(|round| round.removals.is_some());
     let seen = until(&collectors, "removals", known).await;
     let removals = seen.lists.value().unwrap().removals.clone().unwrap();
-    let said: Vec<_> = removals.iter().map(|removal| removal.said.clone().unwrap()).collect();
+    let said: Vec<_> = removals.iter().map(|removal| removal.state.clone().unwrap()).collect();
     assert_eq!(said, [RemovalState::Failed("busy".to_owned()), RemovalState::NotFailed, RemovalState::Gone]);
     assert!(removals.iter().all(|removal| removal.container.state == ContainerState::Unknown));
     docker.say("Removals", Said::Error(500, "?".to_owned()));

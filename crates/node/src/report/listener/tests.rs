@@ -11,8 +11,8 @@ use nrh_core::command::ActionCommand;
 use nrh_core::examples::{self, fault};
 use nrh_core::fault::FaultType;
 
-fn order() -> ActionCommand {
-    ActionCommand { epoch: 3, ..examples::order("op-1") }
+fn command() -> ActionCommand {
+    ActionCommand { epoch: 3, ..examples::command("op-1") }
 }
 
 /// Tells the node something and waits until it is heard; after how long that was.
@@ -38,17 +38,17 @@ async fn what_the_node_is_told_is_heard_at_once_at_any_time() {
         let after = hears(&mut bench, number).await;
         assert!(after <= SOON, "request {number}: {after:?}");
     }
-    bench.api.command(&json!({"command": order(), "checkSequence": 4, "checkRequested": "rollout-7"}));
+    bench.api.command(&json!({"command": command(), "checkSequence": 4, "checkRequested": "rollout-7"}));
     seconds(1).await;
     let told = Command {
         is_known: true,
-        order: Some(order()),
+        command: Some(command()),
         check_sequence: 4,
         check_requested: Some("rollout-7".to_owned()),
     };
     assert_eq!(*bench.command.borrow_and_update(), told);
     // The same again is no news.
-    bench.api.command(&json!({"command": order(), "checkSequence": 4, "checkRequested": "rollout-7"}));
+    bench.api.command(&json!({"command": command(), "checkSequence": 4, "checkRequested": "rollout-7"}));
     assert!(timeout(Duration::from_hours(2), bench.command.changed()).await.is_err());
 }
 
@@ -141,12 +141,12 @@ async fn an_object_that_is_deleted_and_made_anew_is_heard_of_each_time() {
     let mut bench = Bench::new();
     seconds(1).await;
     for round in 0..3 {
-        bench.api.command(&json!({"command": order(), "checkSequence": 7}));
+        bench.api.command(&json!({"command": command(), "checkSequence": 7}));
         seconds(1).await;
-        assert_eq!(bench.command.borrow().order, Some(order()), "round {round}");
+        assert_eq!(bench.command.borrow().command, Some(command()), "round {round}");
         bench.api.command(&Value::Null);
         seconds(1).await;
-        assert_eq!(*bench.command.borrow(), Command::NONE, "no order stands any more");
+        assert_eq!(*bench.command.borrow(), Command::NONE, "no command stands any more");
         // Also while the watch is broken.
         bench.api.cut();
         assert!(hears(&mut bench, 1).await <= SOON);
@@ -181,7 +181,7 @@ async fn where_watches_are_refused_reads_go_on_and_it_is_said_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_nobody_answers_says_nothing_of_an_order_and_holds_up_no_report() {
+async fn that_nobody_answers_says_nothing_of_a_command_and_holds_up_no_report() {
     let bench = Bench::new();
     bench.api.server().reads = Some(Mood::Answers(404));
     for round in 0..60 {
@@ -190,20 +190,20 @@ async fn that_nobody_answers_says_nothing_of_an_order_and_holds_up_no_report() {
         seconds(2).await;
     }
     assert!(bench.api.writes().len() >= 58, "{}", bench.api.writes().len());
-    assert!(!bench.command.borrow().is_known, "nobody has said that no order stands: the kind may not be served yet");
+    assert!(!bench.command.borrow().is_known, "nobody has said that no command stands: the kind may not be served yet");
 
     bench.api.mood(Mood::Answers(500));
     (bench.api.server().reads, bench.api.server().watches) = (Some(Mood::Well), Some(Mood::Well));
-    bench.api.command(&json!({"command": order()}));
+    bench.api.command(&json!({"command": command()}));
     bench.say(Vec::new());
     seconds(50).await;
-    assert_eq!(bench.command.borrow().order, Some(order()));
+    assert_eq!(bench.command.borrow().command, Some(command()));
     assert!(bench.delivered.borrow().watch_failing.is_none() && bench.delivered.borrow().failing.is_some());
 
     (bench.api.server().reads, bench.api.server().watches) = (None, None);
     bench.api.cut();
     seconds(120).await;
-    assert_eq!(bench.command.borrow().order, Some(order()), "what was heard last");
+    assert_eq!(bench.command.borrow().command, Some(command()), "what was heard last");
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,10 +218,10 @@ async fn an_unauthorized_answer_makes_a_new_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_cannot_be_read_is_left_alone() {
-    for order in [json!({"operationID": 7}), json!("x"), json!({"action": "ReformatDisk"}), json!([])] {
+async fn a_command_that_cannot_be_read_is_left_alone() {
+    for command in [json!({"operationID": 7}), json!("x"), json!({"action": "ReformatDisk"}), json!([])] {
         let bench = Bench::new();
-        bench.api.command(&json!({"command": order, "checkSequence": 2, "checkRequested": "\u{1b}[2J"}));
+        bench.api.command(&json!({"command": command, "checkSequence": 2, "checkRequested": "\u{1b}[2J"}));
         seconds(1).await;
         assert_eq!(*bench.command.borrow(), Command { check_sequence: 2, ..Command::NONE }, "the rest is read");
     }

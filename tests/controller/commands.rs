@@ -1,4 +1,4 @@
-//! Orders to the probe, and requests for a fresh check: both stand in its NodeCommand, which the controller alone writes.
+//! Commands to the probe, and requests for a fresh check: both stand in its NodeCommand, which the controller alone writes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::fake_api::Fault;
 use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_meets_another_write_is_given_at_once_after_another_check() {
+async fn a_command_that_meets_another_write_is_given_at_once_after_another_check() {
     let world = World::probing(1, &World::release());
     let lasts = command(&world, "w1", &json!({"checkSequence": 7}));
     world.kubelets();
@@ -19,8 +19,8 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_check(
     // Such a kubelet starts no Job.
     block(&world).await;
 
-    let (orders, checked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-    let (tries, checks) = (Arc::clone(&orders), Arc::clone(&checked));
+    let (commands, checked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+    let (tries, checks) = (Arc::clone(&commands), Arc::clone(&checked));
     world.api.hook(move |call| {
         if call.target.plural != "nodecommands" {
             return None;
@@ -36,11 +36,11 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_check(
         (tries.len() < 3).then_some(Fault::Code(409))
     });
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let given = world.api.get("nodecommands", "w1").unwrap();
     assert_eq!(given["metadata"]["uid"], lasts["metadata"]["uid"], "it is changed, not made anew");
     assert!(given["spec"]["checkSequence"].as_u64().is_some_and(|number| number >= 7), "{given}");
-    let tries = orders.lock().unwrap().clone();
+    let tries = commands.lock().unwrap().clone();
     assert_eq!(tries.len(), 3);
     let first = tries.first().unwrap();
     // What has failed waits for a tenth of a second at least; time stands still here while anything is to be done.
@@ -61,7 +61,7 @@ fn owned_command(world: &World, node: &str, owner: &Value, spec: &Value) -> Valu
         "metadata": {"name": node, "ownerReferences": owners}, "spec": spec}))
 }
 
-/// A node whose kubelet starts no Job, so that its probe is ordered.
+/// A node whose kubelet starts no Job, so that its probe is commanded.
 async fn blocked() -> World {
     let world = World::probing(1, &World::release());
     let replica = world.controller("to-begin");
@@ -85,7 +85,7 @@ async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
     assert!(world.api.list("nodecommands").is_empty(), "nothing was needed yet");
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
     let node = world.api.get("nodes", "w1").unwrap();
     let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": node["metadata"]["uid"], "blockOwnerDeletion": false}]);
@@ -97,12 +97,12 @@ async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_one_is_ordered() {
+async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_one_is_commanded() {
     let world = blocked().await;
     let old = owned_command(&world, "w1", &json!("of-another"), &json!({"checkSequence": 9}));
     let _replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
     assert_ne!(made["metadata"]["uid"], old["metadata"]["uid"]);
     let node = world.api.get("nodes", "w1").unwrap();
@@ -110,16 +110,16 @@ async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_done_before_it_is_known_which_orders_stand() {
+async fn nothing_is_done_before_it_is_known_which_commands_stand() {
     let world = blocked().await;
     world.api.forget_calls();
     world.api.hook(|call| (call.verb == "list" && call.target.plural == "nodecommands").then_some(Fault::Code(403)));
     let _replica = world.controller("a");
     world.set_sick("w1", true);
     sleep(Duration::from_mins(3)).await;
-    assert!(world.order("w1").is_null() && world.api.list("noderemediations").is_empty(), "{:?}", world.api.writes());
+    assert!(world.command("w1").is_null() && world.api.list("noderemediations").is_empty(), "{:?}", world.api.writes());
     world.api.unhook();
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,9 +131,9 @@ async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed
     world.until("it is reported", || world.blocked("w1").contains("NodeCommand w1 cannot be read")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
-    assert_eq!(world.order("w1")["action"], "OfAnotherVersion");
+    assert_eq!(world.command("w1")["action"], "OfAnotherVersion");
     world.api.remove("nodecommands", "w1");
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
 }
 
 /// Kubelets that shut their nodes down: they fail each of our pods before any of its containers.
@@ -159,7 +159,7 @@ fn refuse_pods(world: &World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anything_harsher() {
+async fn what_a_refused_pod_could_not_do_is_commanded_from_the_probe_before_anything_harsher() {
     let world = World::probing(1, &World::release_then_kill());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
     refuse_pods(&world);
@@ -167,9 +167,9 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     world.set_sick("w1", true);
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     assert!(asked.elapsed() < Duration::from_secs(10), "a refused pod is waited for no longer");
-    let operation = world.order("w1")["operationId"].clone();
+    let operation = world.command("w1")["operationId"].clone();
     assert_eq!(job, operation, "the node claims it once");
     let at = world.wall().to_string();
     world.api.change("noderuntimehealths", "w1", |object| {
@@ -188,23 +188,23 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made_for_the_same_operation() {
+async fn a_command_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made_for_the_same_operation() {
     let world = World::probing(1, &World::release());
     world.kubelets();
     let _replica = world.controller("a");
     block(&world).await;
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
-    let operation = world.order("w1")["operationId"].clone();
-    // The kubelet has got on, and the probe, which plays no part here, takes no order.
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    let operation = world.command("w1")["operationId"].clone();
+    // The kubelet has got on, and the probe, which plays no part here, takes no command.
     world.write_node_status("w1");
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     let calls = world.api.calls();
-    let order = |call: &crate::fake_api::Call| {
+    let command = |call: &crate::fake_api::Call| {
         let is_it = call.verb == "patch" && call.target.plural == "nodecommands";
         call.body["spec"].get("command").filter(|_| is_it).cloned()
     };
-    let withdrawn = calls.iter().position(|call| order(call) == Some(Value::Null)).unwrap();
+    let withdrawn = calls.iter().position(|call| command(call) == Some(Value::Null)).unwrap();
     let is_made = |call: &crate::fake_api::Call| call.verb == "create" && call.target.plural == "jobs";
     let made: Vec<usize> = calls.iter().enumerate().filter(|(_, call)| is_made(call)).map(|(place, _)| place).collect();
     assert_eq!(made.len(), 1, "one Job: {:#?}", world.api.writes());
@@ -231,7 +231,7 @@ async fn what_a_person_asks_for_is_passed_on_at_once_and_again_only_under_anothe
     for name in ["rollout-1", "rollout-2"] {
         let asked = Instant::now();
         ask(name);
-        world.until("it is passed on", || world.command("w1")["checkRequested"] == name).await;
+        world.until("it is passed on", || world.command_spec("w1")["checkRequested"] == name).await;
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
         sleep(Duration::from_mins(6)).await;
     }
@@ -239,8 +239,8 @@ async fn what_a_person_asks_for_is_passed_on_at_once_and_again_only_under_anothe
         let all = world.api.calls().into_iter();
         all.filter(|call| call.is_write() && call.target.plural == "nodecommands").count()
     };
-    assert_eq!(writes(), 2, "once each: {:?}", world.command("w1"));
-    assert!(world.command("w2").is_null(), "the others are not asked");
+    assert_eq!(writes(), 2, "once each: {:?}", world.command_spec("w1"));
+    assert!(world.command_spec("w2").is_null(), "the others are not asked");
     // What the probe would not take is not passed on: here no definition has kept it out.
     ask("\u{1b}[2J");
     sleep(Duration::from_mins(6)).await;
@@ -256,7 +256,7 @@ async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
     let (mut answered, mut asked) = (None, Vec::new());
     let began = Instant::now();
     for sequence in 1..=6000 {
-        let number = world.command("w1")["checkSequence"].as_u64();
+        let number = world.command_spec("w1")["checkSequence"].as_u64();
         if number != answered || sequence % 150 == 1 {
             if number != answered {
                 asked.push(began.elapsed().as_secs());
