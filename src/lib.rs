@@ -3,7 +3,7 @@
 //! ```text
 //!   nrh-node (shell)     nrh-core (pure)       nrh-controller (shell)
 //!   collectors ─────────► diagnose ─► report ─► snapshot ─► core::engine ─► effects
-//!   agent ◄───────────────────────── commands ◄──────────────────────────────┘
+//!   agent ◄───────────────────────── commands ◄────────────────────────────┘
 //! ```
 //!
 //! `nrh-api` holds the five objects that all of it speaks through; see `docs/` for the rules. Here are the command lines of both

@@ -198,6 +198,6 @@ fn a_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
     let old = std::io::read_to_string(&mut open).unwrap();
-    assert_eq!(old, "kind: RemediationPolicy\nsignal: Kill\n", "whoever reads it meanwhile reads one of the two");
+    assert_eq!(old, "kind: RemediationPolicy\nsignal: Kill\n", "a reader that has opened the old file reads it whole");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }

@@ -1,4 +1,4 @@
-//! What nodes do when they are told to: commands, Jobs and checks are answered as soon as they are seen.
+//! The answers of the nodes: to commands, Jobs and requests for a check, as soon as they are seen.
 
 use std::convert::Infallible;
 use std::pin::pin;

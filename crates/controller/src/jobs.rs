@@ -171,12 +171,12 @@ fn security() -> SecurityContext {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use nrh_core::examples::CONT;
     use nrh_core::fault::{FaultType, Target};
 
-    pub(crate) fn command(node: &str) -> ActionCommand {
+    fn command(node: &str) -> ActionCommand {
         ActionCommand {
             operation_id: "w1-0123-1".into(),
             epoch: 7,

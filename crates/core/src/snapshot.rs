@@ -281,6 +281,13 @@ pub struct JobView {
     pub outcome: Option<Outcome>,
 }
 
+impl JobView {
+    /// Whether its pod has started, as far as the API server knows.
+    pub const fn has_begun(&self) -> bool {
+        self.started || self.finished
+    }
+}
+
 /// The in-flight slots, as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -120,7 +120,7 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// The node's name and the command are all that a Job is told.
+/// A Job gets the node's name and the command, and nothing else.
 fn other_variables() -> Vec<(&'static str, Value)> {
     let variable = |value: Value| with_container(|c| c["env"].as_array_mut().unwrap().push(value));
     vec![

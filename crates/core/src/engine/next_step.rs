@@ -196,8 +196,8 @@ fn reserve(cx: PolicyContext<'_>, update: &mut RemediationUpdate, mut record: St
     update.remediation.steps.push(record);
 }
 
-/// Skips a step that is blocked for longer than the block timeout, or before a new remediation has begun. Where the block says nothing about the step, only notifications
-/// follow.
+/// Skips a step that is blocked for longer than the block timeout, or before a new remediation has begun. Where the block says
+/// nothing about the step, only notifications follow.
 fn skip_blocked_step(
     cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,

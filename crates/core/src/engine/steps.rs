@@ -220,7 +220,7 @@ fn time_out(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &Step
 /// does not report.
 fn is_out_of_reach(cx: PolicyContext<'_>, record: &StepRecord) -> bool {
     let may_silence = record.action.ends_boot() || record.action.traits().restarts.is_some();
-    let has_begun = cx.snapshot.jobs.get(&record.operation_id).is_some_and(|job| job.started || job.finished)
+    let has_begun = cx.snapshot.jobs.get(&record.operation_id).is_some_and(JobView::has_begun)
         || answer(cx.ctx, cx.node, &record.operation_id).is_some();
     record.executor != Executor::Controller && cx.node.probe != Probe::Reporting && !may_silence && !has_begun
 }
@@ -250,7 +250,7 @@ fn other_executor(
             let job = ctx.snapshot.jobs.get(&record.operation_id);
             // Kubernetes makes no other pod for such a Job, so there is nothing to wait for.
             let refused = job.and_then(refused);
-            let is_waiting = !job.is_some_and(|job| job.finished || job.started);
+            let is_waiting = !job.is_some_and(JobView::has_begun);
             let unbegun = || {
                 let late = late(settings.job_start, settings.retry).filter(|_| is_waiting)?;
                 Some(format!("no Job started within {late}s"))

@@ -536,7 +536,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
     };
     let disabled: Change = |world, is| world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = !is;
     let resumed = vec!["notify", "job ReleaseHungProcess(SIGCONT)"];
-    for (change, told, then) in [(clearing, vec![], vec![]), (disabled, vec!["notify"], resumed)] {
+    for (change, notified, then) in [(clearing, vec![], vec![]), (disabled, vec!["notify"], resumed)] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.schedule();
         change(&mut world, true);
@@ -550,7 +550,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
         assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
 
         forever.live(240, 5);
-        assert_eq!(forever.did(), told, "{:?}", forever.only_remediation());
+        assert_eq!(forever.did(), notified, "{:?}", forever.only_remediation());
         assert!(forever.only_remediation().steps.iter().all(|step| step.step_index != 1));
         // No step has failed, so the next remediation does not wait as after a failure.
         change(&mut forever, false);

@@ -609,7 +609,7 @@ fn calm_down(world: &mut World) {
         check_world(world);
         let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
         let is_over = world.manual_requests.is_empty() && !world.remediations.values().any(Remediation::is_live);
-        // A command of which nobody knows any more is taken back when its time is over.
+        // The controller withdraws a command without a remediation when its time is over.
         let has_command = world.nodes.values().any(|node| node.command.is_some());
         if plan.effects.is_empty() && slots == 0 && is_over && !has_command {
             break;

@@ -404,7 +404,7 @@ fn unheard(ladder: &[Step]) -> World {
     world.node("n1").probe_runs = false;
     world.tick(secs(5));
     world.pass();
-    assert!(world.nodes["n1"].command.is_some(), "nobody has said no, and it may still be begun");
+    assert!(world.nodes["n1"].command.is_some(), "the node has not refused it, and may still begin it");
     world
 }
 

@@ -120,7 +120,7 @@ fn a_lock_is_found_although_its_taker_has_ended() {
     let holder = Running(Command::new("sh").arg("-c").arg(&script).spawn().unwrap());
     let handle = Handle::open(&root(), pid_of(&holder.0)).unwrap();
     let path = lock.display().to_string();
-    // Whoever runs the tests may hold a lock of his own, which all processes inherit.
+    // The program that runs the tests may hold a lock, which all its processes inherit.
     let held = || handle.locked_files().unwrap().into_iter().filter(|file| file.path == path).collect::<Vec<_>>();
     wait_until("the lock", || !held().is_empty());
     wait_until("sleep", || handle.stat().unwrap().command == "sleep");

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn an_action_of_the_node_has_the_name_that_policies_give_it_whichever_way_it_goes() {
-    let command = jobs::tests::command("w1");
+    let command = nrh_core::examples::command("op-1");
     assert_eq!(action_name(&Operation::RunJob(command.clone())), "ReleaseHungProcess");
     assert_eq!(action_name(&Operation::GiveCommand(command)), "ReleaseHungProcess");
 }

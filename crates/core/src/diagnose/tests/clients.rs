@@ -129,8 +129,8 @@ fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
     // With Docker and CRI-O what is frozen goes by the id of the container.
     node.host().frozen = Ok(vec![frozen_init(800, Duration::from_secs(400), WORK, "g")]);
     let findings = node.findings();
-    let told = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
-    assert_eq!(told.target.process, None);
+    let sighting = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
+    assert_eq!(sighting.target.process, None);
 }
 
 #[test]

@@ -14,8 +14,8 @@ const YOUNG: Duration = Duration::from_secs(10);
 /// Maximum number of them in one reading.
 const MAX_INITS: usize = 1024;
 
-/// The first processes below a shim of this containerd namespace or below a monitor of CRI-O, and the reason why some are missing where there are too many. Those that
-/// an OCI runtime creates come first; after that, no pod takes the room of another.
+/// The first processes below a shim of this containerd namespace or below a monitor of CRI-O, and the reason why some are missing
+/// where there are too many. Those that an OCI runtime creates come first; after that, no pod takes the room of another.
 pub(super) fn find(
     proven: &BTreeMap<(i32, u64), Proven>,
     namespace: &str,

@@ -293,7 +293,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     );
     let waiter =
         |id: &str| format!("CNI_COMMAND=ADD CNI_CONTAINERID={id} {}/ptp {} true &", plugins.display(), lock.display());
-    // Whoever runs the tests may hold a lock of his own, which all processes inherit.
+    // The program that runs the tests may hold a lock, which all its processes inherit.
     writeln!(input, "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-\n{holder}").unwrap();
     let prover = || Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]);
     let mut scanner = Processes::with(prover());

@@ -190,7 +190,7 @@ async fn that_nobody_answers_says_nothing_of_a_command_and_holds_up_no_report() 
         seconds(2).await;
     }
     assert!(bench.api.writes().len() >= 58, "{}", bench.api.writes().len());
-    assert!(!bench.command.borrow().is_known, "nobody has said that no command stands: the kind may not be served yet");
+    assert!(!bench.command.borrow().is_known, "it is not known that no command exists: the kind may not be served yet");
 
     bench.api.mood(Mood::Answers(500));
     (bench.api.server().reads, bench.api.server().watches) = (Some(Mood::Well), Some(Mood::Well));
