@@ -147,7 +147,8 @@ fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
 pub fn kubernetes(wanted: &str, progress: bool) -> Result<PathBuf> {
     let minor = wanted.split_once('.').map_or(wanted, |(_, minor)| minor);
     cached(&format!("kubernetes-{wanted}"), "about ten minutes", progress, |scratch, made| {
-        fs::write(scratch.join("go.mod"), format!("module nrh-testbed\nrequire {KUBERNETES} v{wanted}\n"))?;
+        // Not required yet: with what it names as its own modules, Go can load no graph.
+        go(scratch, &["mod", "init", "nrh-testbed"])?;
         let known: serde_json::Value =
             serde_json::from_str(&go(scratch, &["mod", "download", "-json", &format!("{KUBERNETES}@v{wanted}")])?)?;
         let module = known["GoMod"].as_str().context("the module has no go.mod")?;
@@ -155,7 +156,8 @@ pub fn kubernetes(wanted: &str, progress: bool) -> Result<PathBuf> {
         let text = fs::read_to_string(module).with_context(|| module.to_owned())?;
         let own = text.lines().filter_map(|line| line.split_once(" => ./staging/")?.0.split_whitespace().last());
         let own: Vec<String> = own.map(|name| format!("-replace={name}={name}@v0.{minor}")).collect();
-        go(scratch, &[&["mod", "edit"], own.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat())?;
+        let require = format!("-require={KUBERNETES}@v{wanted}");
+        go(scratch, &[&["mod", "edit", &require], own.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat())?;
         let ours = CONTROL_PLANE.iter().chain(NODE).filter(|tool| tool.package.starts_with(KUBERNETES));
         let packages: Vec<&str> = ours.map(|tool| tool.package).collect();
         let (out, flags) = (made.display().to_string(), link_flags(wanted));
