@@ -157,7 +157,10 @@ pub fn kubernetes(wanted: &str, progress: bool) -> Result<PathBuf> {
         let own = text.lines().filter_map(|line| line.split_once(" => ./staging/")?.0.split_whitespace().last());
         let own: Vec<String> = own.map(|name| format!("-replace={name}={name}@v0.{minor}")).collect();
         let require = format!("-require={KUBERNETES}@v{wanted}");
-        go(scratch, &[&["mod", "edit", &require], own.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat())?;
+        go(
+            scratch,
+            &[&["mod", "edit", &require], own.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat(),
+        )?;
         let ours = CONTROL_PLANE.iter().chain(NODE).filter(|tool| tool.package.starts_with(KUBERNETES));
         let packages: Vec<&str> = ours.map(|tool| tool.package).collect();
         let (out, flags) = (made.display().to_string(), link_flags(wanted));

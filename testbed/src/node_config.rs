@@ -41,6 +41,7 @@ state = "/run/containerd"
 /// containerd's configuration on a machine, with the runtime's defaults but for what each node has to set.
 pub(crate) fn containerd_of_machine(ip: Ipv4Addr, platform: &Platform, cni_bin: &Path) -> String {
     let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci.path(), !platform.cgroup_v1);
+    let selinux = platform.selinux;
     let Places { root, state, socket, .. } = platform.layout.places();
     let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
     format!(
@@ -56,6 +57,7 @@ state = "{state}"
 
 [{cri}]
   sandbox_image = "{PAUSE_IMAGE}"
+  enable_selinux = {selinux}
   [{cri}.cni]
     bin_dir = "{cni_bin}"
   [{cri}.containerd.runtimes.runc]

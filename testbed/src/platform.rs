@@ -24,6 +24,8 @@ pub struct Platform {
     pub(crate) gates: &'static [&'static str],
     /// With cgroup v1 and the cgroupfs driver.
     pub(crate) cgroup_v1: bool,
+    /// `SELinux` enforces Debian's policy, which has types for containers; `AppArmor` is off.
+    pub(crate) selinux: bool,
     /// Where its programs are.
     pub(crate) layout: Layout,
 }
@@ -60,16 +62,18 @@ const fn platform(name: &'static str, debian: Debian, containerd: Option<&'stati
         oci: Oci::Package("runc"),
         gates: &[],
         cgroup_v1: false,
+        selinux: false,
         layout: Layout::Usual,
     }
 }
 
 /// All that can be asked for. The first is what machines run unless one is named.
-pub const PLATFORMS: [Platform; 18] = [
+pub const PLATFORMS: [Platform; 19] = [
     platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
     Platform { oci: Oci::Package("crun"), ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
     Platform { oci: Oci::Runc("1.5.3"), ..platform("containerd-2.4-runc-1.5", Debian::Trixie, Some("2.4.2")) },
     Platform { gates: &["EventedPLEG"], ..platform("containerd-2.4-evented-pleg", Debian::Trixie, Some("2.4.2")) },
+    Platform { selinux: true, ..platform("containerd-2.4-selinux", Debian::Trixie, Some("2.4.2")) },
     platform("containerd-2.3", Debian::Trixie, Some("2.3.7")),
     platform("containerd-2.2", Debian::Trixie, Some("2.2.9")),
     platform("containerd-1.7", Debian::Trixie, None),

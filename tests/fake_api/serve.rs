@@ -103,11 +103,10 @@ impl FakeApi {
                     if store.down {
                         return None;
                     }
-                    let next = store.changes.iter().find(|change| {
-                        change.version > since
-                            && call.target.holds(&change.target)
-                            && selected(&change.object, &call.query)
-                    });
+                    let first = store.changes.partition_point(|change| change.version <= since);
+                    let next = store.changes[first..]
+                        .iter()
+                        .find(|change| call.target.holds(&change.target) && selected(&change.object, &call.query));
                     next.map(|change| (change.version, json!({"type": change.kind, "object": change.object})))
                 };
                 if let Some((version, event)) = found {

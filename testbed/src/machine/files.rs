@@ -95,5 +95,7 @@ ip address replace {IP}/32 dev eth0
 ip route replace {GATEWAY} dev eth0
 ip route replace default via {GATEWAY}
 sysctl -qw net.ipv4.ip_forward=1
+# Of SELinux: what was written into the disk has no label yet.
+if [ -e /sys/fs/selinux/enforce ]; then restorecon -RF /etc /root /usr/bin /usr/lib/cni /usr/local /usr/sbin /var/lib; setenforce 1; fi
 cat /proc/sys/kernel/random/boot_id >>{BOOTS}
 ";

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::Platform;
 use crate::layout::Layout;
 use crate::realm::{output, output_of};
 use crate::{assets, images};
@@ -49,12 +50,13 @@ const PACKAGES: [&str; 16] = [
     "libseccomp2",
 ];
 
-/// What a layout needs beside it.
-const fn packages_of(layout: Layout) -> &'static [&'static str] {
-    match layout {
+/// What a platform needs beside it.
+const fn packages_of(platform: &Platform) -> &'static [&'static str] {
+    match platform.layout {
         Layout::Docker => &["docker.io", "docker-cli"],
         // podman brings conmon, and takes images from archives.
         Layout::CriO => &["podman"],
+        _ if platform.selinux => &["selinux-policy-default", "policycoreutils"],
         _ => &[],
     }
 }
@@ -94,6 +96,18 @@ rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
 cp -L "$root"/vmlinuz "$root"/initrd.img "$3"
 "#;
 
+/// What the operator needs beside Debian's policy.
+const POLICY: &str = include_str!("../../../config/selinux/debian.cil");
+/// Folder of the root file system. Its files get their labels here: on an emulated machine that takes minutes. Containers are
+/// confined. The domains of the runtime and of the kubelet are not, since Debian's policy lacks some of what they need with each
+/// other; nor is that of ssh, by which the bed reaches the runtime's socket.
+const LABEL: &str = r#"
+printf 'SELINUX=enforcing\nSELINUXTYPE=default\n' >"$1/etc/selinux/config"
+printf '(typepermissive %s)\n' dockerd_t kubelet_t sshd_t >"$1/root/bed.cil"
+chroot "$1" semodule -n -i /root/bed.cil -i /root/nrh.cil
+chroot "$1" setfiles -F /etc/selinux/default/contexts/files/file_contexts /
+"#;
+
 /// Folder with a root file system, its kernel and initrd, and the key that opens the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Image(PathBuf);
@@ -115,29 +129,35 @@ impl Image {
         self.0.join("key")
     }
 
-    /// The image of a release with what a layout needs; made when there is none from the same inputs.
-    pub(crate) fn ensure(debian: Debian, layout: Layout, progress: bool) -> Result<Self> {
-        let packages = [&PACKAGES, packages_of(layout)].concat().join(",");
-        let inputs = [debian.suite(), &packages, SIZE, UNIT, SET_UP].join("\n");
+    /// The image of a platform; made when there is none from the same inputs.
+    pub(crate) fn ensure(platform: &Platform, progress: bool) -> Result<Self> {
+        let packages = [&PACKAGES, packages_of(platform)].concat().join(",");
+        let suite = platform.debian.suite();
+        let inputs = [suite, &packages, SIZE, UNIT, SET_UP].join("\n");
+        let inputs = if platform.selinux { [&inputs, POLICY, LABEL].join("\n") } else { inputs };
         let hash = images::sha256(inputs.as_bytes());
-        let name = format!("machine-{}-{}", debian.suite(), hash.get(..12).unwrap_or(&hash));
-        assets::cached(&name, "about two minutes", progress, |scratch, made| make(debian, &packages, scratch, made))
+        let name = format!("machine-{suite}-{}", hash.get(..12).unwrap_or(&hash));
+        assets::cached(&name, "about two minutes", progress, |scratch, made| make(platform, &packages, scratch, made))
             .map(Self)
     }
 }
 
-fn make(debian: Debian, packages: &str, scratch: &Path, made: &Path) -> Result<()> {
+fn make(platform: &Platform, packages: &str, scratch: &Path, made: &Path) -> Result<()> {
     let root = scratch.join("root");
-    let include = format!("--include={packages}");
+    let (include, suite) = (format!("--include={packages}"), platform.debian.suite());
     let mut bootstrap = Command::new("debootstrap");
-    bootstrap.args(["--variant=minbase", &include, debian.suite()]).arg(&root);
-    output(&mut bootstrap).with_context(|| format!("debootstrap {}", debian.suite()))?;
+    bootstrap.args(["--variant=minbase", &include, suite]).arg(&root);
+    output(&mut bootstrap).with_context(|| format!("debootstrap {suite}"))?;
     output(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(made.join("key")))?;
     let unit = scratch.join("bed.service");
     fs::write(&unit, UNIT)?;
     let mut set_up = Command::new("sh");
     set_up.args(["-ec", SET_UP, "sh"]).args([&root, &made.join("key.pub"), made]);
     output_of(&mut set_up, File::open(&unit)?).context("set up the machine")?;
+    if platform.selinux {
+        fs::write(root.join("root/nrh.cil"), POLICY)?;
+        output(Command::new("sh").args(["-ec", LABEL, "sh"]).arg(&root)).context("label the files of the machine")?;
+    }
     let mut disk = Command::new("mke2fs");
     disk.args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(made.join("root.img")).arg(SIZE);
     output(&mut disk).map(drop).context("write the files into a disk")

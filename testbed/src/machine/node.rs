@@ -41,7 +41,7 @@ impl Model {
             Oci::Runc(version) => Some(assets::runc(version, progress)?),
             Oci::Package(_) => None,
         };
-        let image = Image::ensure(platform.debian, platform.layout, progress)?;
+        let image = Image::ensure(&platform, progress)?;
         Ok(Self {
             platform,
             accelerator: Accelerator::best(&image)?,
@@ -74,7 +74,7 @@ impl Node {
             ip,
             dir: &dir,
             files: &files,
-            kernel: if model.platform.cgroup_v1 { "systemd.unified_cgroup_hierarchy=0" } else { "" },
+            kernel: kernel_settings(&model.platform),
             runtime: model.platform.layout.places().socket,
         })?;
         let place = Place::Machine(machine);
@@ -89,6 +89,16 @@ impl Node {
             units: true,
             layout: model.platform.layout,
         })
+    }
+}
+
+/// For the kernel, beside what all machines get.
+fn kernel_settings(platform: &Platform) -> &'static str {
+    match (platform.cgroup_v1, platform.selinux) {
+        (true, _) => "systemd.unified_cgroup_hierarchy=0",
+        // `set-up` has it enforce, once the files that are written into the disk have their labels.
+        (_, true) => "security=selinux selinux=1 enforcing=0",
+        _ => "",
     }
 }
 

@@ -11,6 +11,7 @@ mod faults;
 mod interruptions;
 #[path = "../until/mod.rs"]
 mod until;
+mod user_namespace;
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -30,8 +31,9 @@ const ACTS_ANYWHERE: usize = 2;
 /// Its name, what it shows, and the test, which tells what it has seen.
 type Part = (&'static str, &'static str, fn(&mut Bed) -> String);
 /// What follows the acts.
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("churn", "nothing false while pods come and go", churn),
+    ("user-namespace", "a container in a user namespace resolved", user_namespace::is_resolved),
     ("power-loss", "well again after a power loss", |bed| survives(bed, &interruptions::POWER_LOSS)),
     ("panic", "well again after a kernel panic", |bed| survives(bed, &interruptions::PANIC)),
     ("kubelet-upgrade", "well again after another version of the kubelet", interruptions::survives_other_kubelet),
@@ -140,7 +142,8 @@ fn parts(bed: &Bed) -> String {
 . /etc/os-release; echo "Debian $VERSION_ID"; echo "Linux $(uname -r | cut -d. -f1-2)"
 name=$(sed -n 's|.*BinaryName = "\(.*\)"|\1|p' /etc/containerd/config.toml); "$name" --version | head -n 1 | sed 's/ version//'
 case $(stat -fc %T /sys/fs/cgroup) in cgroup2fs) echo "cgroup v2";; *) echo "cgroup v1";; esac
-[ ! -d /sys/kernel/security/apparmor ] || echo AppArmor"#;
+[ ! -d /sys/kernel/security/apparmor ] || echo AppArmor
+[ "$(cat /sys/fs/selinux/enforce 2>/dev/null)" != 1 ] || echo SELinux"#;
     let node = &bed.nodes()[0];
     let path = "jsonpath={.status.nodeInfo.containerRuntimeVersion},kubelet {.status.nodeInfo.kubeletVersion}";
     let versions = bed.kubectl(&["get", "node", &node.name, "-o", path]).unwrap();
@@ -167,7 +170,11 @@ fn churn(bed: &mut Bed) -> String {
     }
     assert!(confirmed.is_empty(), "confirmed while pods only came and went: {confirmed:#?}");
     println!("suspected while pods only came and went: {suspected:#?}");
-    if suspected.is_empty() { format!("{minutes} min") } else { format!("{minutes} min, {} suspected", suspected.len()) }
+    if suspected.is_empty() {
+        format!("{minutes} min")
+    } else {
+        format!("{minutes} min, {} suspected", suspected.len())
+    }
 }
 
 /// What the probe of a node reports.
