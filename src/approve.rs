@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::api::{NodeRemediation, convert};
-use crate::caller::{client, whoami, within};
+use crate::caller::{client, refused, whoami, within};
 use crate::cli::ApproveArgs;
 use crate::core::fault::Target;
 use crate::core::moment::clock;
@@ -45,11 +45,9 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let by = whoami(client).await?;
     let approval = Approval { approved_by: by, operation_id: operation };
     let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
-    let approved = within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.with_context(|| {
-        format!(
-            "cannot approve {} in remediation {} (requires the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
-            approval.operation_id, remediation.name
-        )
+    let approved = within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.map_err(|error| {
+        let what = format!("cannot approve {} in remediation {}", approval.operation_id, remediation.name);
+        refused(error, &what, "the verbs patch and approve on noderemediations: ClusterRole nrh:approver")
     })?;
     print_as(args.print.output, &approved, |_| {
         let (by, what, name) = (&approval.approved_by, line(remediation), &remediation.name);
@@ -97,7 +95,7 @@ fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::R
     let its = all.iter().copied().filter(|remediation| remediation.node == what || remediation.name == what);
     let its: Vec<&Remediation> = its.collect();
     if its.is_empty() {
-        let others = if all.is_empty() { "nothing else does".to_owned() } else { list_waiting(&all) };
+        let others = if all.is_empty() { "no other step does".to_owned() } else { list_waiting(&all) };
         bail!("no step on node (or in remediation) {what} waits for approval; {others}");
     }
     Ok(its)

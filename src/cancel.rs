@@ -6,7 +6,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::api::{NodeRemediation, convert};
-use crate::caller::{client, whoami, within};
+use crate::caller::{client, refused, whoami, within};
 use crate::cli::CancelArgs;
 use crate::core::remediation::Cancel;
 use crate::core::text::bounded;
@@ -35,11 +35,9 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
     let one = meant(&live, &args.what)?;
     let cancel = Cancel { cancelled_by: whoami(client).await?, reason: args.reason };
     let patch = Patch::Merge(json!({"spec": {"cancel": cancel}}));
-    within(api.patch(&one.name, &PatchParams::default(), &patch)).await.with_context(|| {
-        format!(
-            "cannot cancel {} (requires the verbs patch and cancel on noderemediations: ClusterRole nrh:approver, nrh:operator or nrh:manual-remediation)",
-            one.name
-        )
+    within(api.patch(&one.name, &PatchParams::default(), &patch)).await.map_err(|error| {
+        let right = "the verbs patch and cancel on noderemediations: ClusterRole nrh:approver, nrh:operator or nrh:manual-remediation";
+        refused(error, &format!("cannot cancel {}", one.name), right)
     })?;
     print(&format!(
         "cancelled {}: {}; its changes to node {} are cleaned up; `kubectl get nrem {}` shows the result\n",
@@ -78,7 +76,10 @@ fn meant<'l>(live: &'l [Live], what: &str) -> anyhow::Result<&'l Live> {
     let its: Vec<&Live> = live.iter().filter(|one| one.node == what).collect();
     match its.as_slice() {
         [one] => Ok(one),
-        [] => bail!("no remediation of that name, and none on node {what}, is under way, waits or keeps a cordon"),
+        [] => bail!(
+            "no remediation of that name, and none on node {what}, is under way, waits or keeps a cordon; `kubectl get nrem` \
+             lists all with their nodes and phases"
+        ),
         several => bail!("there are several on node {what}: say which\n{}", lines(several)),
     }
 }
@@ -122,7 +123,8 @@ mod tests {
             "{several}"
         );
         for gone in ["b", "e", "w3", "x"] {
-            assert!(meant(&live, gone).is_err(), "{gone}");
+            let error = meant(&live, gone).unwrap_err().to_string();
+            assert!(error.contains(&format!("node {gone},")) && error.contains("kubectl get nrem"), "{error}");
         }
     }
 }

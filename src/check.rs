@@ -5,17 +5,16 @@
 mod installation;
 mod nodes;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Serialize;
 
-use crate::caller::{client, code, within};
+use crate::caller::{client, code, error_text, within};
 use crate::cli::CheckArgs;
 use crate::controller::permissions::review;
 use crate::core::text::bounded;
-use crate::process::error_text;
 use crate::terminal::{columns, print_as};
 
 /// Oldest version of Kubernetes: the first whose `ValidatingAdmissionPolicy` is on by default.
@@ -79,7 +78,7 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
         findings.push(Finding::new(
             "installation",
             Verdict::Ok,
-            "not installed yet: `kubectl apply -k config/default`",
+            "not installed yet: `kubectl apply -k YOUR-OVERLAY` (docs/how-to/install.md)",
         ));
         findings.extend(rights(&client, &INSTALLS, Verdict::Failed).await);
     } else {
@@ -108,7 +107,7 @@ fn table(findings: &[Finding]) -> String {
 
 /// The version of the API server.
 async fn server(client: &Client) -> anyhow::Result<Finding> {
-    let version = within(client.apiserver_version()).await?;
+    let version = within(client.apiserver_version()).await.context("cannot read the version of the API server")?;
     let digits = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
     let found = (digits(&version.major), digits(&version.minor));
     let (major, minor) = OLDEST;

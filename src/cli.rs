@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::api::HumanDuration;
@@ -35,9 +35,9 @@ pub struct LogArgs {
     /// Log format on standard error.
     #[arg(long, global = true, env = "NRH_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// Log level, or directives such as `info,nrh=debug`.
-    #[arg(long, global = true, env = "NRH_LOG", default_value = "info")]
-    pub log: String,
+    /// Log level, or directives such as `info,nrh=debug`; by default `info` for what runs in the cluster, `off` for the other commands.
+    #[arg(long, global = true, env = "NRH_LOG")]
+    pub log: Option<String>,
 }
 
 /// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].
@@ -66,7 +66,9 @@ pub enum Command {
     #[command(after_help = "Examples:\n  nrh status\n  nrh status -o json")]
     Status(StatusArgs),
     /// Prints the evidence that the probe of a node has kept of its confirmed faults.
-    #[command(after_help = "Examples:\n  nrh evidence worker-1\n  nrh evidence worker-1 -o json")]
+    #[command(
+        after_help = "Examples:\n  nrh evidence worker-1\n  nrh evidence worker-1 -o json\n  nrh evidence --local"
+    )]
     Evidence(EvidenceArgs),
     /// Lists the steps that wait for approval, and approves one of them.
     #[command(after_help = "Examples:\n  nrh approve\n  nrh approve worker-1 --operation OPERATION")]
@@ -313,12 +315,13 @@ pub struct RestartSafeArgs {
 
 /// Flags of `nrh simulate`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("source").required(true).args(["timeline", "record"])))]
 pub struct SimulateArgs {
     /// File with what happens, and with what is expected of the policies.
-    #[arg(long, short, required_unless_present = "record")]
+    #[arg(long, short)]
     pub timeline: Option<PathBuf>,
     /// Print a timeline instead: the last remediations in the cluster of the current kubeconfig, and its present faults.
-    #[arg(long, conflicts_with_all = ["timeline", "policies", "assume_enforce", "output"])]
+    #[arg(long, conflicts_with_all = ["policies", "assume_enforce", "output"])]
     pub record: bool,
     /// With `--record`: read from a file instead, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints it.
     #[arg(long, short, requires = "record")]
@@ -351,6 +354,13 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn a_simulation_without_a_source_is_asked_for_either() {
+        let error = |words: &[&str]| Cli::try_parse_from(words).unwrap_err().to_string();
+        assert!(error(&["nrh", "simulate"]).contains("--timeline <TIMELINE>|--record"));
+        assert!(error(&["nrh", "simulate", "--record", "-t", "a"]).contains("cannot be used with"));
+    }
 
     #[cfg(target_os = "linux")]
     #[test]

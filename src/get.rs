@@ -17,7 +17,7 @@ use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
 use crate::api::view::guard::Guarded;
 use crate::api::{ConditionType, NodeRuntimeHealth};
-use crate::caller::{DEADLINE, client, list};
+use crate::caller::{DEADLINE, client, code, error_text, list};
 use crate::cli::GetArgs;
 use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
@@ -42,10 +42,15 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     match everywhere(client.clone()).await {
         Ok(None) => {}
         Ok(Some(suspended)) => complain(&suspended),
-        Err(error) => complain(&format!("it is not known whether all remediation is suspended: {error:#}")),
+        Err(error) => {
+            complain(&format!("it is not known whether all remediation is suspended: {}", error_text(&error)));
+        }
     }
     if args.watch {
-        return watch(Api::all(client), &args).await;
+        return tokio::select! {
+            ended = watch(Api::all(client), &args) => ended,
+            () = terminal::unread() => Ok(()),
+        };
     }
     let items = list::<NodeRuntimeHealth>(client).await.context("cannot list noderuntimehealths")?;
     let mut nodes: Vec<Node> = items.into_iter().map(Node::read).filter(|node| is_asked(&args, &node.name)).collect();
@@ -218,11 +223,13 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
                 }
                 continue;
             }
-            Err(error) if first.is_some() || is_denied(&error) => {
-                return Err(anyhow::Error::new(error).context("cannot watch noderuntimehealths"));
-            }
             Err(error) => {
-                complain(&format!("the watch is interrupted and starts again: {error}"));
+                let error = answer(error);
+                // A retry gives no right.
+                if first.is_some() || matches!(code(&error), Some(401 | 403)) {
+                    return Err(error.context("cannot watch noderuntimehealths"));
+                }
+                complain(&format!("the watch is interrupted and starts again: {}", error_text(&error)));
                 continue;
             }
         };
@@ -236,15 +243,14 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
     }
 }
 
-/// Whether the right is missing: a retry does not help.
-fn is_denied(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchError, WatchStartFailed};
-    let (InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) =
-        error
-    else {
-        return false;
-    };
-    matches!(status.code, 401 | 403)
+/// The answer of the API server to a watch, as to any other call.
+fn answer(error: watcher::Error) -> anyhow::Error {
+    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => error.into(),
+        WatchError(status) => kube::Error::Api(status).into(),
+        NoResourceVersion => error.into(),
+    }
 }
 
 /// The object of an event, with its kind: the API server omits that in lists.

@@ -26,7 +26,7 @@ pub mod suspend;
 pub mod telemetry;
 
 pub use nrh_api as api;
-use nrh_caller as caller;
+pub use nrh_caller as caller;
 pub use nrh_controller as controller;
 pub use nrh_core as core;
 pub use nrh_explain as explain;

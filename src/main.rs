@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use nrh::cli::{Cli, Command, CrdsArgs, Generate};
-use nrh::terminal;
+use nrh::{process, terminal};
 
 /// Exit code of what was asked for in a way, or of things, that cannot be used; that of a command line that is none.
 const UNUSABLE: u8 = 2;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::complain(&format!("Error: {}", nrh::process::error_text(&error)));
+            terminal::complain(&format!("Error: {}", nrh::caller::error_text(&error)));
             let is_no = error.is::<nrh::simulate::Unmet>()
                 || error.is::<nrh::restart_safe::Unsafe>()
                 || error.is::<nrh::check::Failed>();
@@ -30,7 +30,12 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    nrh::process::run(&cli.log, async {
+    #[cfg(target_os = "linux")]
+    let is_service = matches!(cli.command, Command::Controller(_) | Command::RunCommand(_));
+    #[cfg(not(target_os = "linux"))]
+    let is_service = false;
+    let log = if is_service { process::SERVICE } else { process::PERSON };
+    process::run(&cli.log, log, async {
         match cli.command {
             #[cfg(target_os = "linux")]
             Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,

@@ -119,7 +119,9 @@ fn migrated(text: &str) -> (String, Vec<usize>) {
 /// Replaces a file as a whole: an interruption leaves the old one. A symbolic link stays, and its target is replaced.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let path = path.canonicalize()?;
-    let new = path.with_added_extension(format!("{}.new", std::process::id()));
+    // A name that the next run knows: it removes what an interrupted one has left.
+    let new = path.with_added_extension("nrh-new");
+    let _ = fs::remove_file(&new);
     let permissions = fs::metadata(&path)?.permissions();
     let mut file = File::create_new(&new).with_context(|| format!("cannot create {}", new.display()))?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.set_permissions(permissions));
@@ -191,6 +193,7 @@ fn a_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link() {
     fs::write(&file, "kind: RemediationPolicy\nsignal: Kill\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     symlink(&file, &link).unwrap();
+    fs::write(folder.path().join("policy.yaml.nrh-new"), "kind: Remed").unwrap();
     let mut open = File::open(&file).unwrap();
     run(&MigrateArgs { files: vec![link.clone()], in_place: true }).unwrap();
 
@@ -199,5 +202,5 @@ fn a_file_is_replaced_as_a_whole_and_keeps_its_mode_and_its_link() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
     let old = std::io::read_to_string(&mut open).unwrap();
     assert_eq!(old, "kind: RemediationPolicy\nsignal: Kill\n", "a reader that has opened the old file reads it whole");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "what an interrupted run has left is gone");
 }

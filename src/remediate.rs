@@ -15,12 +15,12 @@ use crate::api::view::{node, report};
 use crate::api::{
     ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRuntimeHealth, RemediationPolicy, convert,
 };
-use crate::caller::{client, whoami, within};
+use crate::caller::{client, refused, whoami, within};
 use crate::cli::RemediateArgs;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::manual::{self, Choice};
 use crate::core::matching::MatchContext;
-use crate::core::policy::{Mode, Policy};
+use crate::core::policy::{ActionType, Mode, Policy};
 use crate::core::text::{bounded, short_name};
 use crate::terminal::print_as;
 
@@ -127,9 +127,10 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
         status: None,
     };
     let made = within(Api::<NodeRemediation>::all(client).create(&PostParams::default(), &object)).await;
-    let made = made.context(
-        "cannot start it (requires the verbs create, remediate and approve on noderemediations: ClusterRole nrh:manual-remediation)",
-    )?;
+    let made = made.map_err(|error| {
+        let right = "the verbs create, remediate and approve on noderemediations: ClusterRole nrh:manual-remediation";
+        refused(error, "cannot start it", right)
+    })?;
     print_as(args.print.output, &made, |made| asked(&by, &args.node, fault, choice, &made.name_any()))
 }
 
@@ -165,7 +166,10 @@ fn one<'r>(args: &RemediateArgs, ready: &'r [Ready<'r>]) -> anyhow::Result<(&'r 
     match found.as_slice() {
         [one] => Ok(*one),
         [] => bail!(
-            "there is no such step for a fault that is confirmed now; without --action all are listed:\n{}",
+            "{} is no step for a fault that is confirmed now{}{}; without --action all are listed:\n{}",
+            args.action.map_or("this", ActionType::as_str),
+            args.fault.as_ref().map_or_else(String::new, |fault| format!(", of --fault {fault}")),
+            args.policy.as_ref().map_or_else(String::new, |policy| format!(", in --policy {policy}")),
             list_ready(&args.node, ready)
         ),
         several => {
@@ -292,8 +296,12 @@ mod tests {
         );
         let several = one(&args("ReleaseHungProcess", &["--policy", "a"]), &ready).unwrap_err().to_string();
         assert!(several.contains("say which") && several.contains("hungcontainer-log"), "{several}");
-        let none = args("RestartKubelet", &[]);
-        assert!(one(&none, &of(none.action)).unwrap_err().to_string().contains("no such step"));
+        let none = args("RestartKubelet", &["--policy", "c"]);
+        let error = one(&none, &of(none.action)).unwrap_err().to_string();
+        assert!(
+            error.starts_with("RestartKubelet is no step for a fault that is confirmed now, in --policy c;"),
+            "{error}"
+        );
         assert_eq!(list_ready("w1", &[]), "no fault is confirmed on node w1\n");
         assert_eq!(plain("ip-10.eu.Internal"), "ip-10-eu-internal");
     }

@@ -4,7 +4,7 @@
 use std::process;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::condition::status_of;
 use crate::api::{ConditionType, NodeRuntimeHealth};
-use crate::caller::{client, within};
+use crate::caller::{client, error_text, refused, within};
 use crate::cli::RestartSafeArgs;
 use crate::core::snapshot::TriState;
 use crate::core::text::bounded;
@@ -42,10 +42,9 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     let api: Api<NodeRuntimeHealth> = Api::all(client(&args.cluster).await?);
     let (name, began) = (name(Timestamp::now(), process::id()), Instant::now());
     let patch = Patch::Merge(json!({"spec": {"checkRequested": name}}));
-    within(api.patch(&node, &PatchParams::default(), &patch)).await.with_context(|| {
-        format!(
-            "cannot ask for a check of node {node} (requires the verb patch on noderuntimehealths: ClusterRole nrh:operator)"
-        )
+    within(api.patch(&node, &PatchParams::default(), &patch)).await.map_err(|error| {
+        let right = "the verb patch on noderuntimehealths: ClusterRole nrh:operator";
+        refused(error, &format!("cannot ask for a check of node {node}"), right)
     })?;
     let mut last = Err(anyhow!("its NodeRuntimeHealth was not read"));
     let answered = async {
@@ -77,7 +76,10 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     match safe {
         TriState::True => Ok(()),
         TriState::False => Err(Unsafe(node).into()),
-        TriState::Unknown => bail!("whether the kubelet or the runtime of node {node} can be restarted is not known"),
+        TriState::Unknown => bail!(
+            "whether the kubelet or the runtime of node {node} can be restarted is not known: do not restart; `nrh explain {node}` \
+             says what is not known"
+        ),
     }
 }
 
@@ -123,14 +125,14 @@ fn verdict(object: &NodeRuntimeHealth) -> (TriState, String) {
 /// Where the request may be stuck.
 fn whereabouts(node: &str, last: anyhow::Result<NodeRuntimeHealth>) -> String {
     let status = match last {
-        Err(error) => return format!("{error:#}"),
+        Err(error) => return error_text(&error),
         Ok(object) => object.status.unwrap_or_default(),
     };
     if status.probe.is_none() {
-        return "its probe has never reported".to_owned();
+        return "its probe has never reported; `nrh check` says whether one runs there".to_owned();
     }
     if status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False {
-        return "its probe does not report".to_owned();
+        return format!("its probe does not report; `nrh explain {node}` says since when");
     }
     format!(
         "its probe has not asked every container yet, or has not heard of it: `kubectl get ncmd {node} -o yaml` shows whether the \

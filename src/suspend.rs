@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::api::suspension::suspended_everywhere;
 use crate::api::{CONFIG_NAME, NodeRuntimeHealth, RemediationConfig, Suspend, Suspension};
-use crate::caller::{client, code, whoami, within};
+use crate::caller::{client, code, refused, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs, SuspendTarget};
 use crate::terminal::print;
 
@@ -130,11 +130,10 @@ where
         match within(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
             Ok(_) => return Ok(found.suspended_by_text()),
             Err(error) if code(&error) == Some(409) => {}
-            Err(error) if code(&error) == Some(403) => {
-                let right = format!("it takes the verb patch on {resource}: ClusterRole nrh:operator");
-                return Err(error.context(format!("may not change {kind} {name} ({right})")));
+            Err(error) => {
+                let right = format!("the verb patch on {resource}: ClusterRole nrh:operator");
+                return Err(refused(error, &format!("cannot change {kind} {name}"), &right));
             }
-            Err(error) => return Err(error.context(format!("cannot change {kind} {name}"))),
         }
     }
     bail!("{kind} {name} has changed {TRIES} times while it was being changed; nothing was changed, try again")
@@ -153,11 +152,10 @@ async fn change_or_create(
             Ok(_) => return Ok(None),
             // Another person has created it meanwhile.
             Err(error) if code(&error) == Some(409) => {}
-            Err(error) if code(&error) == Some(403) => {
-                let right = "it takes the verb create on remediationconfigs: ClusterRole nrh:operator";
-                return Err(error.context(format!("may not create {} ({right})", what())));
+            Err(error) => {
+                let right = "the verb create on remediationconfigs: ClusterRole nrh:operator";
+                return Err(refused(error, &format!("cannot create {}", what()), right));
             }
-            Err(error) => return Err(error.context(format!("cannot create {}", what()))),
         }
     }
     change(api, CONFIG_NAME, decide).await

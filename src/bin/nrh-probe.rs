@@ -10,7 +10,7 @@ use nrh::cli::ProbeCli;
 
 fn main() -> ExitCode {
     let cli = ProbeCli::parse();
-    match nrh::process::run(&cli.log, nrh::node::run::run(cli.probe)) {
+    match nrh::process::run(&cli.log, nrh::process::SERVICE, nrh::node::run::run(cli.probe)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             nrh::terminal::complain(&format!("Error: {error:?}"));

@@ -159,7 +159,7 @@ pub(super) fn judge_controller(found: Option<&Deployment>, lease: Option<&Lease>
         return Finding::new(
             CONTROLLER,
             Verdict::Failed,
-            format!("Deployment {at} is missing: apply config/controller"),
+            format!("Deployment {at} is missing: `kubectl apply -k YOUR-OVERLAY`"),
         );
     };
     let wanted = found.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);

@@ -4,7 +4,6 @@
 
 mod access;
 mod approvals;
-mod by_hand;
 mod callers;
 mod commands;
 mod controller;
@@ -14,6 +13,7 @@ mod drains;
 mod flow;
 mod hand_offs;
 mod jobs;
+mod manual;
 mod mirror;
 mod nodes;
 mod pods;
@@ -55,8 +55,8 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
             approvals::guarded(&callers, &mut cases).await?;
-            by_hand::started(&callers, &mut cases).await?;
-            by_hand::cancelled(&callers, &mut cases).await?;
+            manual::started(&callers, &mut cases).await?;
+            manual::cancelled(&callers, &mut cases).await?;
             suspensions::signed(&callers, &bed, &mut cases).await?;
             suspensions::owned(&callers, &bed, &mut cases).await?;
             programs::of_people(&callers, &bed, &mut cases).await?;

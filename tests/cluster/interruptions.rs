@@ -6,7 +6,7 @@
 //! lead at once, and what is left of a node that was deleted.
 
 mod account;
-mod by_hand;
+mod cases;
 mod daemons;
 mod door;
 mod dry_run;
@@ -15,7 +15,7 @@ mod hand_offs;
 mod health;
 mod hearing;
 mod killed;
-mod ladders;
+mod manual;
 mod outlives;
 mod process;
 mod rough;
@@ -49,8 +49,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::plane;
 
+use cases::Part;
 use fleet::Fleet;
-use ladders::Part;
 
 /// The pod to which a controller's token is bound.
 const CONTROLLER: &str = "interrupted";
@@ -90,7 +90,7 @@ fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_t
 
 #[test]
 #[ignore = "slow: make test-slow; in memory tests/controller shows the same"]
-fn wherever_its_leader_is_killed_a_hand_off_ends_a_executor_changes_and_a_start_by_hand_begins_once() {
+fn wherever_its_leader_is_killed_a_hand_off_ends_a_executor_changes_and_a_manual_request_begins_once() {
     killed_at_each_write("handed", Part::Handed);
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::fake_api::Fault;
 use crate::fake_api::world::World;
+use crate::fake_api::{Call, Fault};
 
 #[tokio::test(start_paused = true)]
 async fn a_command_that_meets_another_write_is_given_at_once_after_another_check() {
@@ -200,12 +200,12 @@ async fn a_command_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_mad
     world.write_node_status("w1");
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     let calls = world.api.calls();
-    let command = |call: &crate::fake_api::Call| {
+    let command = |call: &Call| {
         let is_it = call.verb == "patch" && call.target.plural == "nodecommands";
         call.body["spec"].get("command").filter(|_| is_it).cloned()
     };
     let withdrawn = calls.iter().position(|call| command(call) == Some(Value::Null)).unwrap();
-    let is_made = |call: &crate::fake_api::Call| call.verb == "create" && call.target.plural == "jobs";
+    let is_made = |call: &Call| call.verb == "create" && call.target.plural == "jobs";
     let made: Vec<usize> = calls.iter().enumerate().filter(|(_, call)| is_made(call)).map(|(place, _)| place).collect();
     assert_eq!(made.len(), 1, "one Job: {:#?}", world.api.writes());
     assert!(withdrawn < made[0], "{:#?}", world.api.writes());
@@ -217,6 +217,45 @@ async fn a_command_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_mad
         why.starts_with("Probe: ") && why.contains("; then Job: the probe has not answered the command within 75s"),
         "{why}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_does_not_start_is_deleted_by_its_uid() {
+    let world = World::probing(1, &World::release());
+    let _replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
+    let uid = world.api.list("jobs")[0]["metadata"]["uid"].clone();
+    world.until("it is deleted", || world.api.list("jobs").is_empty()).await;
+    let calls = world.api.calls();
+    let delete = calls.iter().find(|call| call.verb == "delete" && call.target.plural == "jobs").unwrap();
+    assert_eq!(delete.body["preconditions"]["uid"], uid);
+}
+
+/// The leader is late with its withdrawal, and the next one has given a command meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_comes_late_leaves_the_next_command() {
+    let world = World::probing(1, &World::release());
+    let _replica = world.controller("a");
+    block(&world).await;
+    world.set_sick("w1", true);
+    world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
+    let withdraws = |call: &Call| {
+        call.verb == "patch"
+            && call.target.plural == "nodecommands"
+            && call.body["spec"].get("command") == Some(&Value::Null)
+    };
+    world.api.hook(move |call| {
+        withdraws(call).then(|| {
+            Fault::Meanwhile(Box::new(|api| {
+                api.change("nodecommands", "w1", |object| object["spec"]["command"]["operationId"] = json!("next-1"));
+            }))
+        })
+    });
+    world.set_sick("w1", false);
+    world.until("it is withdrawn", || world.api.calls().iter().any(withdraws)).await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.command("w1")["operationId"], "next-1");
 }
 
 #[tokio::test(start_paused = true)]

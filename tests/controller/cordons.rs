@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::fake_api::Fault;
 use crate::fake_api::world::{Replica, World};
+use crate::fake_api::{Call, Fault};
 
 const CORDONED_BY: &str = "runtimehealth.io/cordoned-by";
 const TAINTED_BY: &str = "runtimehealth.io/tainted-by";
@@ -39,6 +39,28 @@ fn mark(world: &World, annotation: &str) -> Value {
 fn warned(world: &World, said: &str) -> Vec<Value> {
     let is_it = |event: &Value| event["note"].as_str().is_some_and(|note| note.contains(said));
     world.api.list("events").into_iter().filter(|event| event["type"] == "Warning" && is_it(event)).collect()
+}
+
+/// As where a webhook refuses that patch for as long as it is there.
+#[tokio::test(start_paused = true)]
+async fn a_left_over_cordon_that_stays_refused_holds_up_no_other_work_on_its_node() {
+    let world = World::healthy();
+    world.api.change("nodes", "w1", |node| {
+        node["metadata"]["annotations"][CORDONED_BY] = json!("an-remediation-that-is-gone");
+        node["spec"]["unschedulable"] = json!(true);
+    });
+    let removes = |call: &Call| {
+        let annotations = call.body["metadata"]["annotations"].as_object();
+        annotations.and_then(|annotations| annotations.get(CORDONED_BY)).is_some_and(Value::is_null)
+    };
+    world.api.hook(move |call| removes(call).then_some(Fault::Code(403)));
+    let _replica = world.controller("a");
+    world.until("refused", || world.api.calls().iter().any(removes)).await;
+    world.set_sick("w1", true);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    assert_eq!(mark(&world, CORDONED_BY), "an-remediation-that-is-gone");
+    world.api.unhook();
+    world.until("uncordoned", || mark(&world, CORDONED_BY).is_null()).await;
 }
 
 /// A tool has put the annotations of the old Node on the new one, and a person cordons that one.

@@ -2,7 +2,6 @@
 //! go wrong between two calls.
 
 mod admission;
-mod by_hand;
 mod commands;
 mod cordons;
 mod disruption;
@@ -13,6 +12,7 @@ mod flaps;
 mod hand_offs;
 mod last_check;
 mod ledger;
+mod manual;
 mod marks;
 mod matching;
 mod metal3;

@@ -103,3 +103,34 @@ async fn finished_remediations_that_keep_their_finalizers_are_tried_seldom_and_h
     let tries = *tries.lock().unwrap();
     assert!((30..=60).contains(&tries), "{tries} tries in ten minutes");
 }
+
+/// As where a webhook refuses it, and more of them than one pass deletes.
+#[tokio::test(start_paused = true)]
+async fn old_remediations_that_cannot_be_deleted_are_tried_seldom_and_hold_up_no_other() {
+    let world = World::healthy();
+    let first = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    first.crash().await;
+    let last = world.api.list("noderemediations").remove(0);
+    let refused = (0..100).map(|number| (format!("a-{number:02}"), "2020-01-01T00:00:00Z"));
+    for (name, ended) in refused.chain([("b".to_owned(), "2020-01-02T00:00:00Z")]) {
+        let mut old = last.clone();
+        old["metadata"] = json!({"name": name, "labels": last["metadata"]["labels"]});
+        (old["status"]["startedAt"], old["status"]["finishedAt"]) = (json!(ended), json!(ended));
+        world.api.put(old);
+    }
+    let tries = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&tries);
+    world.api.hook(move |call| {
+        let name = call.target.name.clone().unwrap_or_default();
+        let is_refused = call.verb == "delete" && name.starts_with("a-");
+        *seen.lock().unwrap() += usize::from(is_refused && name == "a-00");
+        is_refused.then_some(Fault::Code(403))
+    });
+    let _second = world.controller("b");
+    world.until("the one that may be deleted is", || world.api.get("noderemediations", "b").is_none()).await;
+    sleep(Duration::from_mins(10)).await;
+    let tries = *tries.lock().unwrap();
+    assert!((30..=60).contains(&tries), "{tries} tries in ten minutes");
+}

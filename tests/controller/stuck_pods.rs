@@ -173,6 +173,42 @@ async fn a_stuck_pod_stays_told_when_its_set_calls_itself_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_was_read_for_longer_than_the_term_lasts_is_not_deleted() {
+    let rollout = Rollout::new(3);
+    let world = &rollout.world;
+    world.api.change("remediationpolicies", "pods", |policy| {
+        policy["spec"]["rules"][0]["steps"] = json!([{"action": "DeletePod"}, {"action": "Notify"}]);
+    });
+    let replica = world.controller("a");
+    rollout.until_healthy().await;
+    // Nothing renews the Lease from the decision on, and each read before the act is just in time by itself.
+    let mut is_late = false;
+    world.api.hook(move |call| {
+        is_late |= call.verb == "create" && call.target.plural == "noderemediations";
+        let late = match (call.verb, call.target.plural.as_str()) {
+            (_, "leases") if is_late => return Some(Fault::Stall),
+            ("create", "noderemediations") => 1_000,
+            ("get", "nodes" | "pods") if is_late => 4_900,
+            _ => return None,
+        };
+        Some(Fault::Late(Duration::from_millis(late)))
+    });
+    rollout.put(1, "log-1-0", &json!({"without": rollout.after(Duration::ZERO)}));
+    rollout.says(2);
+    world.until("decided", || world.step(0)["state"] == "Scheduled").await;
+    let read = || world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == "pods").count();
+    let before = read();
+    sleep(Duration::from_mins(1)).await;
+    assert!(read() > before, "it came as far as its last read");
+    let is_deleted = || world.api.writes().iter().any(|write| write == "delete pods/log-1-0");
+    assert!(!is_deleted(), "{:#?}", world.api.writes());
+    replica.crash().await;
+    world.api.unhook();
+    let _next = world.controller("b");
+    world.until("deleted", is_deleted).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_a_pod_that_cannot_be_read_nothing_is_confirmed_and_nothing_is_forgotten() {
     let rollout = Rollout::new(1);
     let _replica = rollout.world.controller("a");

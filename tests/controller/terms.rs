@@ -6,6 +6,8 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use http::Request;
 use nrh::controller::http::health;
+use nrh::controller::leader::Lost;
+use nrh::controller::run::Ended;
 use serde_json::json;
 use tokio::time::sleep;
 use tower::ServiceExt;
@@ -93,6 +95,33 @@ async fn a_new_leader_that_cannot_list_a_kind_holds_says_so_and_tries_again() {
         resolved(&world).await;
         assert_eq!(ready(&replica).await.0, 200);
     }
+}
+
+/// Its monotonic time stood still meanwhile, so its term seems to last and what it has read seems fresh.
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_machine_was_suspended_does_nothing_more_and_ends() {
+    let world = World::healthy();
+    let replicas = [world.controller("a"), world.controller("b")];
+    let (machines, mut is_asleep) = (world.clone(), false);
+    world.api.hook(move |call| {
+        if call.verb == "create" && call.target.plural == "noderemediations" && !is_asleep {
+            machines.suspend(Duration::from_hours(1));
+            is_asleep = true;
+        }
+        (is_asleep && call.target.plural == "leases").then_some(Fault::Stall)
+    });
+    world.set_sick("w1", true);
+    world.until("decided", || !world.api.list("noderemediations").is_empty()).await;
+    sleep(Duration::from_secs(4)).await;
+    assert!(replicas.iter().all(|replica| !replica.task.is_finished()), "the term seems to last");
+    world.api.unhook();
+    for mut replica in replicas {
+        let ended = (&mut replica.task).await.unwrap();
+        assert!(matches!(ended, Err(Ended::Lost(Lost::Suspended))), "{ended:?}");
+    }
+    assert!(world.api.list("jobs").is_empty());
+    let _next = world.controller("c");
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
 }
 
 /// What `/readyz` answers.

@@ -29,12 +29,19 @@ pub struct World {
     pub api: FakeApi,
     began: Instant,
     kubelet_runs: Arc<Mutex<bool>>,
+    /// How far the wall clock is ahead of monotonic time.
+    asleep: Arc<Mutex<Duration>>,
 }
 
 impl World {
     /// Nodes `w1` to `wN`, all well, each with a probe that reports every 15 s and at once when asked.
     pub fn new(nodes: usize) -> Self {
-        let world = Self { api: FakeApi::new(), began: Instant::now(), kubelet_runs: Arc::new(Mutex::new(true)) };
+        let world = Self {
+            api: FakeApi::new(),
+            began: Instant::now(),
+            kubelet_runs: Arc::new(Mutex::new(true)),
+            asleep: Arc::default(),
+        };
         for i in 1..=nodes {
             world.add_node(&format!("w{i}"));
         }
@@ -50,7 +57,13 @@ impl World {
 
     pub fn wall(&self) -> Timestamp {
         let start: Timestamp = START.parse().unwrap();
-        start + jiff::SignedDuration::try_from(self.began.elapsed()).unwrap()
+        let passed = self.began.elapsed() + *self.asleep.lock().unwrap();
+        start + jiff::SignedDuration::try_from(passed).unwrap()
+    }
+
+    /// The controllers' machines were suspended for so long.
+    pub fn suspend(&self, time: Duration) {
+        *self.asleep.lock().unwrap() += time;
     }
 
     fn clock(&self) -> Clock {

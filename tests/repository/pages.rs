@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Command;
 
 use clap::error::ErrorKind;
@@ -9,7 +11,7 @@ use clap::{CommandFactory, Parser};
 use nrh::api::crds;
 use nrh::cli::Cli;
 use nrh::core::policy::ActionType;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::page::{DEVELOPERS, Page, in_folder, page, pages, root};
 
@@ -277,6 +279,50 @@ fn a_reader_that_closes_the_pipe_early_is_no_error_of_a_command() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_nrh"));
     program.args(["evidence", "--local", "--output", "json", "--state-dir"]).arg(state.path()).stdout(writer);
     let output = program.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A kubeconfig of this API server.
+#[expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+fn kubeconfig(api: &TcpListener) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let server = json!({"clusters": [{"name": "c", "cluster": {"server": format!("http://{}", api.local_addr().unwrap())}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}],
+        "current-context": "c"});
+    fs::write(&file, server.to_string()).unwrap();
+    file
+}
+
+#[test]
+fn an_api_server_that_cannot_be_reached_is_told_in_one_line() {
+    let api = TcpListener::bind("127.0.0.1:0").unwrap();
+    let kubeconfig = kubeconfig(&api);
+    drop(api);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_nrh"));
+    let output =
+        program.args(["approve", "--kubeconfig"]).arg(kubeconfig.path()).env_remove("NRH_LOG").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected =
+        "Error: cannot list noderemediations: the API server cannot be reached; check KUBECONFIG and the network: ";
+    assert!(said.starts_with(expected) && said.lines().count() == 1, "{said}");
+}
+
+/// A watch prints nothing while nothing changes: it does not wait for a line to learn that its reader is gone.
+#[test]
+fn a_watch_ends_when_its_reader_is_gone() {
+    let api = TcpListener::bind("127.0.0.1:0").unwrap();
+    let kubeconfig = kubeconfig(&api);
+    // The API server refuses the first call, which is not the watch, and answers no other one.
+    let calls = api.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let (mut call, _) = calls.accept().unwrap();
+        assert!(call.read(&mut [0; 4096]).unwrap() > 0);
+        call.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    });
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_nrh"));
+    let output = program.args(["get", "-w", "--kubeconfig"]).arg(kubeconfig.path()).stdout(writer).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

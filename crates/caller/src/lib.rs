@@ -9,7 +9,7 @@ use clap::Args;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::Request;
+use kube::core::{Request, Status};
 use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 
@@ -32,10 +32,14 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
     let ClusterArgs { kubeconfig, context } = cluster;
     if kubeconfig.is_some() || context.is_some() {
         let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-        let config = match kubeconfig {
-            Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?,
-            None => Config::from_kubeconfig(&options).await?,
+        let config = match kubeconfig.as_ref().map(Kubeconfig::read_from).transpose() {
+            Ok(Some(kubeconfig)) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
+            Ok(None) => Config::from_kubeconfig(&options).await,
+            Err(error) => Err(error),
         };
+        let config = config.context(
+            "cannot find the cluster that --kubeconfig or --context names; `kubectl config get-contexts` lists the contexts",
+        )?;
         return Ok(Client::try_from(config)?);
     }
     let config = Config::infer().await.map_err(|error| match error.source() {
@@ -67,15 +71,60 @@ pub fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
 /// The answer to a call, or an error after the timeout.
 pub async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     let answer = tokio::time::timeout(DEADLINE, call).await;
-    let answer = answer.with_context(|| {
+    Ok(answer.with_context(|| {
         format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
-    })?;
-    match answer {
-        // A missing object has a message of its own.
-        Err(kube::Error::Api(status)) if status.code == 404 && status.message.contains("page not found") => {
-            bail!("the API server does not know this kind: is the operator installed? Run `nrh check`")
+    })??)
+}
+
+/// An error with its causes. Many libraries repeat their cause in their own message: each cause appears once.
+pub fn error_text(error: &anyhow::Error) -> String {
+    let mut causes: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = match cause.downcast_ref::<kube::Error>() {
+            // Its cause is the same answer as debug text.
+            Some(kube::Error::Api(status)) => {
+                causes.push(said(status));
+                break;
+            }
+            Some(kube::Error::Service(_)) => {
+                "the API server cannot be reached; check KUBECONFIG and the network".to_owned()
+            }
+            _ => cause.to_string(),
+        };
+        if !causes.iter().any(|before| before.contains(text.trim())) {
+            causes.push(text);
         }
-        answer => Ok(answer?),
+    }
+    causes.join(": ")
+}
+
+/// What the API server said, and what to do about it where that does not depend on the call.
+fn said(status: &Status) -> String {
+    let (message, is_ours) = (status.message.trim(), status.message.contains("runtimehealth.io"));
+    match status.code {
+        401 => {
+            "the API server does not accept your credentials (401): renew them, or name another --context".to_owned()
+        }
+        403 if is_ours && ["get", "list", "watch"].iter().any(|verb| message.contains(&format!("cannot {verb} "))) => {
+            format!("{message} (requires ClusterRole nrh:view)")
+        }
+        // A missing object has a message of its own.
+        404 if message.contains("page not found") => {
+            "the API server does not know this kind: is the operator installed? Run `nrh check`".to_owned()
+        }
+        404 if ["nodes ", "noderuntimehealths"].iter().any(|kind| message.starts_with(kind)) => {
+            format!("{message}; `nrh get` lists the nodes")
+        }
+        code if message.is_empty() => format!("the API server answers with status {code} {}", status.reason),
+        _ => message.to_owned(),
+    }
+}
+
+/// The error of a write. Where the right is missing, it names the right.
+pub fn refused(error: anyhow::Error, what: &str, right: &str) -> anyhow::Error {
+    match code(&error) {
+        Some(403) => error.context(format!("{what} (requires {right})")),
+        _ => error.context(what.to_owned()),
     }
 }
 
@@ -109,19 +158,71 @@ pub fn code(error: &anyhow::Error) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
-    #[tokio::test]
-    async fn a_kind_that_the_api_server_does_not_know_is_no_debug_text() {
-        let answer = |message: &str| {
-            let status = Status { code: 404, message: message.to_owned(), ..Status::default() };
-            within(async { kube::Result::<()>::Err(kube::Error::Api(Box::new(status))) })
+    fn answer(code: u16, message: &str) -> anyhow::Error {
+        let status = Status { code, message: message.to_owned(), reason: "Because".to_owned(), ..Status::default() };
+        kube::Error::Api(Box::new(status)).into()
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let twice = anyhow!("refused").context("no answer (refused)").context("cannot list nodes");
+        assert_eq!(error_text(&twice), "cannot list nodes: no answer (refused)");
+        let once = anyhow!("refused").context("no answer").context("cannot list nodes");
+        assert_eq!(error_text(&once), "cannot list nodes: no answer: refused");
+    }
+
+    #[test]
+    fn an_answer_of_the_api_server_is_told_with_what_to_do_and_without_debug_text() {
+        let denied = |verb| {
+            format!("x is forbidden: User \"ann\" cannot {verb} resource \"x\" in API group \"runtimehealth.io\"")
         };
-        let unknown = answer("404 page not found\n").await.unwrap_err().to_string();
-        assert!(unknown.contains("is the operator installed?") && unknown.contains("nrh check"), "{unknown}");
-        let missing = answer("nodes \"w9\" not found").await.unwrap_err();
-        assert_eq!(code(&missing), Some(404), "{missing}");
+        let missing = |kind| format!("{kind} \"w9\" not found");
+        let (read, write, node, report) =
+            (denied("list"), denied("patch"), missing("nodes"), missing("noderuntimehealths.runtimehealth.io"));
+        for (code, message, expected) in [
+            (
+                401,
+                "Unauthorized",
+                "the API server does not accept your credentials (401): renew them, or name another --context",
+            ),
+            (403, read.as_str(), &format!("{read} (requires ClusterRole nrh:view)")),
+            (403, &write, &write),
+            (404, &node, &format!("{node}; `nrh get` lists the nodes")),
+            (404, &report, &format!("{report}; `nrh get` lists the nodes")),
+            (
+                404,
+                "404 page not found\n",
+                "the API server does not know this kind: is the operator installed? Run `nrh check`",
+            ),
+            (
+                404,
+                "noderemediations.runtimehealth.io \"r\" not found",
+                "noderemediations.runtimehealth.io \"r\" not found",
+            ),
+            (503, "", "the API server answers with status 503 Because"),
+        ] {
+            let error = answer(code, message).context("cannot read it");
+            assert_eq!(error_text(&error), format!("cannot read it: {expected}"));
+        }
+        let down = kube::Error::Service("Connection refused".into());
+        assert_eq!(
+            error_text(&down.into()),
+            "the API server cannot be reached; check KUBECONFIG and the network: Connection refused"
+        );
+    }
+
+    #[test]
+    fn a_write_names_the_right_only_where_it_is_missing() {
+        let text = |code| error_text(&refused(answer(code, "no"), "cannot cancel a", "the verb cancel"));
+        assert_eq!([403, 404].map(text), ["cannot cancel a (requires the verb cancel): no", "cannot cancel a: no"]);
+    }
+
+    #[tokio::test]
+    async fn a_context_that_is_not_there_is_named() {
+        let missing = ClusterArgs { kubeconfig: Some("/no/such/kubeconfig".into()), context: None };
+        let text = client(&missing).await.err().map(|error| error_text(&error)).unwrap_or_default();
+        assert!(text.contains("--kubeconfig or --context") && text.contains("/no/such/kubeconfig"), "{text}");
     }
 }

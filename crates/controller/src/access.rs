@@ -125,13 +125,13 @@ impl Access {
     }
 
     async fn may(&self, user: UserInfo) -> Result<bool, CallError> {
-        let asked = NonResourceAttributes { path: Some(PATH.to_owned()), verb: Some(VERB.to_owned()) };
+        let attributes = NonResourceAttributes { path: Some(PATH.to_owned()), verb: Some(VERB.to_owned()) };
         let spec = SubjectAccessReviewSpec {
             extra: user.extra,
             groups: user.groups,
             uid: user.uid,
             user: user.username,
-            non_resource_attributes: Some(asked),
+            non_resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };

@@ -121,7 +121,7 @@ pub struct Failures(BTreeMap<String, Failure>);
 
 impl Failures {
     /// Until when a chain waits or waited after its last failure.
-    fn until(&self, chain: &str) -> Option<Instant> {
+    pub fn until(&self, chain: &str) -> Option<Instant> {
         Some(self.0.get(chain)?.until)
     }
 
@@ -218,10 +218,7 @@ impl Applier {
         }
         let ledger_version = ledger.ours().filter(|_| is_stored).map(str::to_owned);
         let ledger_version = ledger_version.as_deref();
-        for effect in effects {
-            if matches!(effect, Effect::StoreLedger(_)) {
-                continue;
-            }
+        for effect in effects.into_iter().filter(|effect| !matches!(effect, Effect::StoreLedger(_))) {
             let key = self.chain_of(&effect);
             match chains.iter_mut().find(|(chain, _)| *chain == key) {
                 Some((_, chain)) => chain.push(effect),
@@ -317,20 +314,24 @@ impl Applier {
         }
     }
 
-    /// Executes the effects of one chain in order, and stops at the first failure. Slots are spent from the ledger version
-    /// `paid_from`; without it no slot is spent.
+    /// Executes the effects of one chain in order, and stops at the first failure. A removal that the API server refuses, perhaps
+    /// forever, does not stop it: an action reads the node again, and a node claims an operation once. Slots are spent from
+    /// `ledger_version`; without it no slot is spent.
     async fn run_chain(&self, chain: Vec<Effect>, ledger_version: Option<&str>) -> (usize, Option<ApplyError>) {
-        let mut done = 0;
+        let (mut done, mut refused) = (0, None);
         for effect in chain {
             if !self.leads() {
                 return (done, Some(ApplyError::NotLeading));
             }
-            if let Err(error) = self.one(effect, ledger_version).await {
-                return (done, Some(error));
+            let removes =
+                matches!(effect, Effect::Remove { .. } | Effect::WithdrawCommand { .. } | Effect::DeleteJob { .. });
+            match self.one(effect, ledger_version).await {
+                Ok(()) => done += 1,
+                Err(ApplyError::Call(error)) if removes && error.is_refusal() => refused = Some(error.into()),
+                Err(error) => return (done, Some(error)),
             }
-            done += 1;
         }
-        (done, None)
+        (done, refused)
     }
 
     async fn one(&self, effect: Effect, ledger_version: Option<&str>) -> Result<(), ApplyError> {
@@ -368,7 +369,7 @@ impl Applier {
             Effect::TimeOutHandOff { remediation, handed, at, why, .. } => {
                 self.time_out_hand_off(&remediation, &handed, at, &why).await
             }
-            Effect::WithdrawCommand { node } => self.withdraw_command(&node).await,
+            Effect::WithdrawCommand { node, operation_id } => self.withdraw_command(&node, &operation_id).await,
             Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
             Effect::DeleteRemediation { name } => self.delete_remediation(&name).await,
         }
@@ -385,7 +386,7 @@ impl Applier {
             Effect::Act { node, .. }
             | Effect::Remove { node, .. }
             | Effect::TimeOutHandOff { node, .. }
-            | Effect::WithdrawCommand { node } => node.clone(),
+            | Effect::WithdrawCommand { node, .. } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();
                 let of =

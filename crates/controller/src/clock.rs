@@ -3,6 +3,9 @@
 //! Recorded times are compared for as long as a remediation lasts, also by the next leader. If somebody set a machine's clock
 //! meanwhile, all steps would end at once, or none would for years. So the process reads the clock once and continues with
 //! monotonic time. It compares the clock with the API server's clock, which all leaders share.
+//!
+//! Monotonic time stands still while the machine is suspended. Then evidence seems fresh and a term seems to last, so a process that
+//! time has passed unnoticed does not lead, and ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +34,10 @@ struct State {
     /// The time at the last read, and when that read was.
     wall: Timestamp,
     read: Instant,
+    /// How far the machine's clock was ahead of this one when the two were last compared with the API server's.
+    ahead: SignedDuration,
+    /// By how much the machine's clock and the API server's differed when the term began, if they have not agreed since.
+    disputed: Option<SignedDuration>,
     warned_at: Option<Instant>,
 }
 
@@ -41,8 +48,17 @@ impl Inner {
 }
 
 impl State {
+    fn of(wall: Timestamp) -> Self {
+        Self { wall, read: Instant::now(), ahead: SignedDuration::ZERO, disputed: None, warned_at: None }
+    }
+
     fn at(&self, now: Instant) -> Timestamp {
         self.wall.checked_add(now.saturating_duration_since(self.read)).unwrap_or(Timestamp::MAX)
+    }
+
+    fn has_jumped(&self, machine: Timestamp, now: Instant) -> bool {
+        let ours = self.at(now);
+        !agree(machine, ours.checked_add(self.ahead).unwrap_or(ours))
     }
 }
 
@@ -54,7 +70,7 @@ impl Clock {
 
     /// A custom clock in place of the machine's.
     pub fn of(tell: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        let state = Mutex::new(State { wall: tell(), read: Instant::now(), warned_at: None });
+        let state = Mutex::new(State::of(tell()));
         Self(Arc::new(Inner { machine: Box::new(tell), state }))
     }
 
@@ -64,33 +80,54 @@ impl Clock {
     }
 
     /// Begins a term with the API server's time. The machine's clock is read again; if the two do not [agree](AGREE), the
-    /// server's time is taken. `None` = the server's time is unknown.
+    /// server's time is taken, and is [disputed](Self::disputed). `None` = the server's time is unknown.
     pub fn begin_term(&self, server: Option<Timestamp>) {
         let machine = (self.0.machine)();
         let wall = server.filter(|server| !agree(machine, *server)).unwrap_or(machine);
-        if wall != machine {
-            tracing::warn!(
-                %machine, server = %wall,
-                "this machine's clock and the API server's are apart: the API server's is used; set this machine's (NTP)"
-            );
+        let ahead = machine.duration_since(wall);
+        let disputed = (wall != machine).then_some(ahead);
+        *self.0.state() = State { ahead, disputed, ..State::of(wall) };
+        if let Some(why) = self.disputed() {
+            tracing::warn!(%machine, server = %wall, "{why}");
         }
-        *self.0.state() = State { wall, read: Instant::now(), warned_at: None };
     }
 
-    /// Compares the clock with the API server's time within a term. If only one clock was set, nothing changes. If the server's
-    /// and the machine's clock agree on another time than this one, time has passed unnoticed (a suspended machine), or both were
-    /// wrong. Then their time is taken.
+    /// Why it is not known what time it is: since the term began, the two clocks have not agreed, and nothing shows which is right.
+    pub fn disputed(&self) -> Option<String> {
+        let apart = self.0.state().disputed?.abs().as_secs();
+        Some(format!(
+            "the clocks of the controller's machine and of the API server are {apart} s apart: nothing starts and nothing ends before \
+             they agree within {} s; set the wrong one (NTP)",
+            AGREE.as_secs()
+        ))
+    }
+
+    /// Whether time has passed unnoticed, as far as this process can know: the machine's clock has jumped since it was last
+    /// compared. It may also have been set, which [`hold_against`](Self::hold_against) settles.
+    pub fn has_jumped(&self) -> bool {
+        self.0.state().has_jumped((self.0.machine)(), Instant::now())
+    }
+
+    /// Compares the clock with the API server's time within a term. If only one clock was set, the time of before goes on. If the
+    /// machine's clock has jumped to the server's time, [time has passed unnoticed](Self::has_jumped).
     pub fn hold_against(&self, server: Timestamp) {
         let now = Instant::now();
         let mut state = self.0.state();
         let (ours, machine) = (state.at(now), (self.0.machine)());
+        let are_agreed = agree(machine, server);
+        if are_agreed && !agree(ours, server) {
+            if !state.has_jumped(machine, now) {
+                tracing::warn!(%ours, %server, "the API server's clock was set to this machine's: their time is taken");
+                *state = State::of(machine);
+            }
+            return;
+        }
+        state.ahead = machine.duration_since(ours);
+        state.disputed = state.disputed.filter(|_| !are_agreed);
         if agree(ours, server) {
             return;
         }
-        if agree(machine, server) {
-            tracing::warn!(%ours, %server, "this machine's clock and the API server's were both set, or time went by unnoticed");
-            *state = State { wall: machine, read: now, warned_at: None };
-        } else if state.warned_at.is_none_or(|warned_at| now.saturating_duration_since(warned_at) >= TELL_EVERY) {
+        if state.warned_at.is_none_or(|warned_at| now.saturating_duration_since(warned_at) >= TELL_EVERY) {
             tracing::warn!(%ours, %server, %machine, "the API server's clock was set: the time of before goes on here");
             state.warned_at = Some(now);
         }
@@ -137,8 +174,9 @@ mod tests {
             clock.begin_term(Some(START));
             set.store(by, Ordering::Relaxed);
             tokio::time::advance(Duration::from_mins(1)).await;
+            assert!(clock.has_jumped(), "set by {by} s, or suspended");
             clock.hold_against(after(61));
-            assert_eq!(clock.now(), after(60), "set by {by} s");
+            assert_eq!((clock.now(), clock.has_jumped()), (after(60), false), "set by {by} s");
         }
     }
 
@@ -162,15 +200,41 @@ mod tests {
         assert_eq!(clock.now(), START);
     }
 
-    /// The machine was suspended, and monotonic time stood still.
+    /// Monotonic time stood still meanwhile.
     #[tokio::test(start_paused = true)]
-    async fn what_both_say_is_taken() {
+    async fn a_suspended_machine_is_told_from_one_whose_clock_was_set() {
         let (clock, set) = machine();
         clock.begin_term(Some(START));
+        set.store(29, Ordering::Relaxed);
+        assert!(!clock.has_jumped(), "such a step is NTP's");
         set.store(36_000, Ordering::Relaxed);
+        assert!(clock.has_jumped());
         clock.hold_against(after(36_001));
-        assert_eq!(clock.now(), after(36_000));
-        tokio::time::advance(Duration::from_secs(5)).await;
-        assert_eq!(clock.now(), after(36_005));
+        assert!(clock.has_jumped(), "the API server says so too");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_set_to_the_machines_time_is_believed() {
+        let (clock, set) = machine();
+        set.store(-600, Ordering::Relaxed);
+        clock.begin_term(Some(START));
+        assert_eq!(clock.now(), START);
+        clock.hold_against(START);
+        assert!(clock.disputed().is_some(), "either may be wrong");
+        clock.hold_against(after(-600));
+        assert_eq!((clock.now(), clock.has_jumped(), clock.disputed()), (after(-600), false, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dispute_ends_when_the_machine_is_set_to_the_api_servers_time() {
+        let (clock, set) = machine();
+        set.store(600, Ordering::Relaxed);
+        clock.begin_term(Some(START));
+        set.store(0, Ordering::Relaxed);
+        clock.hold_against(START);
+        assert_eq!((clock.now(), clock.has_jumped(), clock.disputed()), (START, false, None));
+        set.store(600, Ordering::Relaxed);
+        clock.hold_against(START);
+        assert_eq!(clock.disputed(), None, "this clock and the API server's agree against it");
     }
 }

@@ -44,8 +44,8 @@ impl Command<'_> {
     /// # Errors
     /// The API server refuses the call, or does not answer.
     pub async fn give_command(&self, found: Option<&NodeCommand>, command: &ActionCommand) -> Result<(), CallError> {
-        let stands = found.and_then(|command| command.spec.command.as_ref());
-        let change = json!({"command": replacement(&json!(stands), json!(command))});
+        let current = found.and_then(|command| command.spec.command.as_ref());
+        let change = json!({"command": replacement(&json!(current), json!(command))});
         let spec = NodeCommandSpec { command: Some(command.clone()), ..NodeCommandSpec::default() };
         let (row, version) = (found.map(CommandRow::of), found.and_then(ResourceExt::resource_version));
         self.write(CONTROLLER_MANAGER, row.as_ref().map(|row| (row, version)), &change, spec).await
@@ -113,12 +113,14 @@ impl Command<'_> {
     }
 }
 
-/// Withdraws the current command, whichever it is.
+/// Withdraws the command from the object as it was just read. Any change since then is a conflict.
 ///
 /// # Errors
 /// The API server refuses the call, or does not answer.
-pub async fn withdraw_command(calls: &Calls, cache: &Cache, node: &str) -> Result<(), CallError> {
-    match patch(calls, cache, CONTROLLER_MANAGER, node, &json!({"spec": {"command": null}})).await {
+pub async fn withdraw_command(calls: &Calls, cache: &Cache, found: &NodeCommand) -> Result<(), CallError> {
+    let metadata = json!({"uid": found.uid(), "resourceVersion": found.resource_version()});
+    let change = json!({"metadata": metadata, "spec": {"command": null}});
+    match patch(calls, cache, CONTROLLER_MANAGER, &found.name_any(), &change).await {
         Err(error) if error.is_not_found() => Ok(()),
         answer => answer,
     }

@@ -12,7 +12,7 @@ use super::ledger::LedgerStore;
 use super::shipped_policy;
 use super::status::StatusViews;
 use nrh_core::engine::plan;
-use nrh_core::plan::Plan;
+use nrh_core::plan::{Effect, Plan};
 
 /// Changes within this time share one decision, such as the several objects of one update. It is small compared with any call
 /// that follows.
@@ -24,6 +24,11 @@ const MAX_INTERVAL: Duration = Duration::from_secs(30);
 const IN_A_ROW: u32 = 32;
 /// Wait between passes beyond that number.
 const BREATHE: Duration = Duration::from_secs(1);
+
+/// Maximum number of finished remediations that one pass deletes. After a limit is lowered, there may be thousands of them. A pass
+/// ends when all its effects are complete, so no other decision is made while the API server is slow to delete. The next passes
+/// delete the rest: a pass that has done anything is followed by another at once.
+const DELETIONS: usize = 64;
 
 /// Makes decisions and has them executed.
 #[derive(Debug)]
@@ -87,6 +92,7 @@ impl Planner {
         let known = !self.ledger.is_uncertain();
         let (effects, next) = self.decide(term.epoch, known);
         let planned = effects.len();
+        let effects = with_few_deletions(effects, &self.failures);
         let applied = self.applier.apply(effects, &mut self.ledger, &mut self.failures).await;
         let applied = applied.and(self.applier.free_finished(&mut self.failures).await);
         if applied.done > 0 {
@@ -126,13 +132,14 @@ impl Planner {
     }
 
     /// Makes the decision, under the lock and without a copy of the snapshot.
-    fn decide(&mut self, epoch: u64, ledger_known: bool) -> (Vec<nrh_core::plan::Effect>, Option<Duration>) {
+    fn decide(&mut self, epoch: u64, ledger_known: bool) -> (Vec<Effect>, Option<Duration>) {
         // A ledger that cannot be read is not known to be missing. Only a ledger that was read may be rebuilt, if it does not
         // exist or is not valid.
         self.applier.settings.rebuild_ledger = ledger_known;
         let began = Instant::now();
         let mut state = self.applier.cache.lock();
         state.refresh(began, self.applier.clock.now());
+        state.snapshot.clock_disputed = self.applier.clock.disputed();
         state.snapshot.epoch = epoch;
         state.snapshot.ceiling = self.ceiling;
         let mut decided: Plan = plan(&state.snapshot, &self.applier.settings);
@@ -144,4 +151,19 @@ impl Planner {
         // A next check after zero time would be a busy loop.
         (effects, next.map(|next| next.max(Duration::from_millis(10))))
     }
+}
+
+/// The effects with as many deletions as one pass may execute. Those that have not failed come first, then those that have waited
+/// for longest: a record whose deletion is refused takes no room from the others.
+fn with_few_deletions(effects: Vec<Effect>, failures: &Failures) -> Vec<Effect> {
+    let (mut others, mut names) = (Vec::new(), Vec::new());
+    for effect in effects {
+        match effect {
+            Effect::DeleteRemediation { name } => names.push(name),
+            other => others.push(other),
+        }
+    }
+    names.sort_by_key(|name| failures.until(name));
+    others.extend(names.into_iter().take(DELETIONS).map(|name| Effect::DeleteRemediation { name }));
+    others
 }

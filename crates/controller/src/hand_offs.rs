@@ -92,13 +92,13 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
         let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };
         // An answer may be as old as its request. An object that was created in between does not exist yet in it, which does not
         // mean that it is gone.
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let checks = wanted.into_iter().map(|handed| async {
             let view = check(&calls, &handed).await;
             (handed, view)
         });
         let checks: Vec<_> = futures::stream::iter(checks).buffer_unordered(AT_ONCE).collect().await;
-        if take(&mut cache.lock(), checks, asked) {
+        if take(&mut cache.lock(), checks, requested_at) {
             cache.wake();
         }
         tokio::time::sleep(EVERY).await;
@@ -157,13 +157,13 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     }
 }
 
-/// Stores the results of reads that started at `asked`. Returns whether the planner should know. An object that was not read, or
+/// Stores the results of reads that started at `requested_at`. Returns whether the planner should know. An object that was not read, or
 /// gave no answer, becomes unknown.
-fn take(state: &mut State, checks: Vec<(HandedOff, Result<HandOffView, CallError>)>, asked: Instant) -> bool {
+fn take(state: &mut State, checks: Vec<(HandedOff, Result<HandOffView, CallError>)>, requested_at: Instant) -> bool {
     let mut seen = BTreeMap::new();
     for (handed, view) in checks {
         match view {
-            Ok(view) => drop(seen.insert(handed.operation_id, (view, asked))),
+            Ok(view) => drop(seen.insert(handed.operation_id, (view, requested_at))),
             Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be checked"),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! The published crates compare clocks of different machines, or write without a version. With them two leaders are possible for
 //! moments. Here a process takes a lease only after *it* has watched the lease stay unchanged for its whole duration, by its own
-//! monotonic clock. Every write carries the version that was read. A leader that could not renew in time ends its process.
+//! monotonic clock. Every write carries the version that was read. A leader that could not renew in time ends its process, and so
+//! does every replica whose monotonic clock stood still.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::Cache;
 use super::calls::{CallError, Calls, bounded, bounded_opt, post_params};
-use super::clock::Clock;
+use super::clock::{AGREE, Clock};
 use nrh_api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
 
 /// How long a lease is valid without renewal.
@@ -83,12 +84,12 @@ pub struct Term {
 
 /// Tells the other parts of the process whether it leads.
 #[derive(Clone, Debug)]
-pub struct Leadership(watch::Receiver<Option<Term>>);
+pub struct Leadership(watch::Receiver<Option<Term>>, Clock);
 
 impl Leadership {
-    /// The term, if it is valid at `now`.
+    /// The term, if it is valid at `now`. While it is open whether time has passed unnoticed, there is none.
     pub fn term(&self, now: Instant) -> Option<Term> {
-        self.0.borrow().filter(|term| now < term.until)
+        self.0.borrow().filter(|term| now < term.until && !self.1.has_jumped())
     }
 
     /// Waits until a term begins or ends. A renewal alone does not end the wait.
@@ -118,6 +119,12 @@ pub enum Lost {
     /// This process could not renew the lease in time.
     #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} could not be renewed for {} s: this process exits", RENEW_DEADLINE.as_secs())]
     NotRenewed,
+    /// Time has passed that this process did not notice. What it knows is older than it seems.
+    #[error(
+        "this machine was suspended, or its clock was set by more than {} s: what was read before counts no more; this process exits",
+        AGREE.as_secs()
+    )]
+    Suspended,
 }
 
 /// Takes part in the election.
@@ -135,7 +142,8 @@ impl Election {
     /// `me` must be unique per process: a restarted container must not renew its predecessor's lease.
     pub fn new(calls: Calls, cache: Arc<Cache>, clock: Clock, me: String) -> (Self, Leadership) {
         let (term, seen) = watch::channel(None);
-        (Self { calls, cache, clock, me, observed: Observed::default(), term }, Leadership(seen))
+        let leadership = Leadership(seen, clock.clone());
+        (Self { calls, cache, clock, me, observed: Observed::default(), term }, leadership)
     }
 
     /// Runs until `end`, then releases the lease; or until leadership is lost.
@@ -143,7 +151,12 @@ impl Election {
         loop {
             let began = Instant::now();
             let leading = *self.term.borrow();
-            match self.round().await {
+            let round = self.round().await;
+            if round.is_ok() && self.clock.has_jumped() {
+                self.term.send_replace(None);
+                return Err(Lost::Suspended);
+            }
+            match round {
                 Ok(Some(epoch)) => {
                     if leading.is_none_or(|term| term.epoch != epoch) {
                         tracing::info!(epoch, me = self.me, "leading");
@@ -195,6 +208,8 @@ impl Election {
                 let server = written_at(&lease);
                 match step {
                     Step::Renew => server.into_iter().for_each(|server| self.clock.hold_against(server)),
+                    // What this process has read so far is older than it knows: it ends before this term begins.
+                    Step::Create | Step::Take if self.clock.has_jumped() => {}
                     Step::Create | Step::Take | Step::Wait => self.clock.begin_term(server),
                 }
                 Ok(Some(epoch(&lease)))

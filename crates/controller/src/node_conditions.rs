@@ -147,22 +147,22 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
     let none = MirroredState::default();
     let mut writes = Vec::new();
     for (node, view) in &state.snapshot.nodes {
-        let stands = state.node_conditions.get(node).unwrap_or(&none);
+        let current = state.node_conditions.get(node).unwrap_or(&none);
         // The conditions on an unreadable Node are unknown.
         let is_lost = view.deleting || view.unreadable.is_some();
-        if is_lost || not_before.contains_key(node) || (wanted.0.is_empty() && stands.ours.is_none()) {
+        if is_lost || not_before.contains_key(node) || (wanted.0.is_empty() && current.ours.is_none()) {
             continue;
         }
         let mut want = want(state, node, &view.uid, wanted);
-        want.retain(|one| !stands.is_foreign(one.kind.as_str()));
+        want.retain(|one| !current.is_foreign(one.kind.as_str()));
         let same = want.iter().all(|one| {
-            let there = stands.conditions.get(one.kind.as_str());
+            let there = current.conditions.get(one.kind.as_str());
             there.is_some_and(|(status, reason, _)| status == one.status.as_str() && reason == one.reason)
         });
-        let spare = stands.ours.iter().flatten().any(|kind| want.iter().all(|one| one.kind.as_str() != *kind));
-        let bare = stands.ours.is_some() && want.is_empty();
+        let spare = current.ours.iter().flatten().any(|kind| want.iter().all(|one| one.kind.as_str() != *kind));
+        let bare = current.ours.is_some() && want.is_empty();
         if !same || spare || bare {
-            let conditions = want.iter().map(|one| condition(one, stands, wall)).collect();
+            let conditions = want.iter().map(|one| condition(one, current, wall)).collect();
             writes.push(Write { node: node.clone(), uid: view.uid.clone(), conditions });
         }
         if writes.len() >= ROUND {
@@ -193,9 +193,9 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
     wanted.0.iter().filter_map(one).collect()
 }
 
-fn condition(one: &Mirrored, stands: &MirroredState, wall: Timestamp) -> Value {
+fn condition(one: &Mirrored, current: &MirroredState, wall: Timestamp) -> Value {
     let (kind, status) = (one.kind.as_str(), one.status.as_str());
-    let since = match stands.conditions.get(kind) {
+    let since = match current.conditions.get(kind) {
         Some((before, _, Some(since))) if before == status => *since,
         _ => wall,
     };

@@ -7,8 +7,8 @@ use super::calls::{CallError, Calls, bounded};
 
 /// Asks the API server whether the controller may do this.
 pub async fn is_allowed(calls: &Calls, attributes: ResourceAttributes) -> Result<bool, CallError> {
-    let asked = |part: &Option<String>| part.clone().unwrap_or_default();
-    let (verb, resource) = (asked(&attributes.verb), asked(&attributes.resource));
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    let (verb, resource) = (text(&attributes.verb), text(&attributes.resource));
     let review = review(attributes);
     let api = calls.act::<SelfSubjectAccessReview>();
     let what = || format!("asking whether {verb} may be done to {resource}");

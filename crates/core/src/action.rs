@@ -31,7 +31,7 @@ pub use release_hung_process::{ReleaseHungProcess, Signal};
 pub use restart::{Restart, RestartKubelet, RestartRuntime, is_service};
 pub use taint::Taint;
 pub use thaw_cgroup::ThawCgroup;
-pub use traits::{Role, RunsOn, Traits};
+pub use traits::{Purpose, RunsOn, Traits};
 
 use params::Properties;
 

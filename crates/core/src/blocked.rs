@@ -1,4 +1,4 @@
-//! Why the engine holds something back: a leaf that budgets, ladders and views all name.
+//! Why the engine holds something back: a leaf that budgets, steps and views all name.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -36,7 +36,7 @@ pub struct ActionCommand {
     pub marker_expires_after_seconds: Option<u32>,
     /// When the command was issued.
     pub issued_at: Timestamp,
-    /// Seconds after `issued_at` within which the node may start the command.
+    /// Seconds within which the node may start the command, from when it first read it.
     pub ttl_seconds: u32,
 }
 
@@ -93,7 +93,7 @@ struct Wire {
     /// When the command was issued (for people; the node measures `ttlSeconds` from when it first read it, and refuses
     /// a command whose age by its own clock exceeds it by more than an hour).
     issued_at: Timestamp,
-    /// Seconds after issuedAt within which the node may start the command.
+    /// Seconds within which the node may start the command, from when it first read it.
     #[schemars(range(min = 1, max = 3600))]
     ttl_seconds: u32,
 }

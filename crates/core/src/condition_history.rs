@@ -16,7 +16,7 @@ use super::policy::Policy;
 use super::snapshot::NodeView;
 
 /// What all policies together ask for.
-pub fn asked<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a ConditionMatcher> {
+pub fn matchers<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a ConditionMatcher> {
     rules(policies).flatten()
 }
 
@@ -40,7 +40,7 @@ impl Clock {
     }
 
     /// Records that the condition is as asked for. Returns whether it has come back.
-    fn stands(&mut self, now: Duration) -> bool {
+    fn comes(&mut self, now: Duration) -> bool {
         let is_back = self.since.is_none();
         self.stay = if is_back { self.stay.seen(moment(now)) } else { self.stay.stood(moment(now)) };
         self.since.get_or_insert(now);
@@ -87,16 +87,16 @@ impl Kept {
     }
 
     /// Records the current state, and what is asked for of this type. Returns whether anything has changed that a decision reads.
-    fn note(&mut self, now_stands: Option<&ExternalCondition>, askings: &[Asking], now: Duration) -> bool {
+    fn note(&mut self, current: Option<&ExternalCondition>, askings: &[Asking], now: Duration) -> bool {
         let was_there = self.is_there();
         let running = self.clocks.values().filter(|clock| clock.since.is_some()).count();
         self.clocks.retain(|asking, _| askings.contains(asking));
         let mut changed = self.clocks.values().filter(|clock| clock.since.is_some()).count() != running;
-        let met = |asking: &Asking| now_stands.is_some_and(|one| asking.iter().any(|asked| asked.is_met_by(one)));
+        let met = |asking: &Asking| current.is_some_and(|one| asking.iter().any(|matcher| matcher.is_met_by(one)));
         let mut is_back = false;
         for asking in askings {
             match (self.clocks.get_mut(asking), met(asking)) {
-                (Some(clock), true) => is_back |= clock.stands(now),
+                (Some(clock), true) => is_back |= clock.comes(now),
                 (Some(clock), false) => changed |= clock.goes(now),
                 (None, true) => {
                     self.clocks.insert(asking.clone(), Clock::begun(now));
@@ -109,7 +109,7 @@ impl Kept {
         if is_back && !was_there {
             self.came_again(moment(now));
         }
-        if let Some(condition) = now_stands.filter(|_| self.is_there()) {
+        if let Some(condition) = current.filter(|_| self.is_there()) {
             let is_same = (self.condition.status, &self.condition.reason) == (condition.status, &condition.reason);
             if !is_same || !was_there {
                 changed = true;
@@ -153,7 +153,7 @@ struct OfNode {
     /// By type.
     conditions: BTreeMap<String, Kept>,
     /// What the rules of all policies that select the node ask for, by type.
-    asked: BTreeMap<String, Vec<Asking>>,
+    askings: BTreeMap<String, Vec<Asking>>,
 }
 
 /// The conditions that policies ask for, by node. A node without any has no entry.
@@ -169,26 +169,26 @@ impl ConditionHistory {
         let selecting = || policies.iter().filter(|policy| policy.selector.matches(&view.labels));
         let before = self.0.remove(node).filter(|known| known.uid == view.uid);
         let mut conditions = before.map(|known| known.conditions).unwrap_or_default();
-        for asked in asked(selecting()) {
-            let ConditionState::As(condition) = state_of(&view.conditions, &asked.kind) else { continue };
-            if !conditions.contains_key(&asked.kind) && asked.is_met_by(condition) {
-                conditions.insert(asked.kind.clone(), Kept::new(condition));
+        for matcher in matchers(selecting()) {
+            let ConditionState::As(condition) = state_of(&view.conditions, &matcher.kind) else { continue };
+            if !conditions.contains_key(&matcher.kind) && matcher.is_met_by(condition) {
+                conditions.insert(matcher.kind.clone(), Kept::new(condition));
             }
         }
         let mut changed = false;
         let mut all = BTreeMap::new();
         for (kind, kept) in &mut conditions {
             let askings: Vec<Asking> = askings(rules(selecting()), kind);
-            let stands = match state_of(&view.conditions, kind) {
+            let current = match state_of(&view.conditions, kind) {
                 ConditionState::As(condition) => Some(condition),
                 ConditionState::Absent | ConditionState::Contradictory => None,
             };
-            changed |= kept.note(stands, &askings, now);
+            changed |= kept.note(current, &askings, now);
             all.insert(kind.clone(), askings);
         }
         conditions.retain(|_, kept| !kept.is_over(moment(now)));
         if !conditions.is_empty() {
-            self.0.insert(node.to_owned(), OfNode { uid: view.uid.clone(), conditions, asked: all });
+            self.0.insert(node.to_owned(), OfNode { uid: view.uid.clone(), conditions, askings: all });
         }
         changed
     }
@@ -201,11 +201,11 @@ impl ConditionHistory {
     /// The conditions on each node, and how long they have lasted. `wall` is the wall clock at `now`.
     pub fn matched_conditions(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<ObservedCondition>> {
         let of_node = |of: &mut OfNode| -> Vec<ObservedCondition> {
-            let OfNode { conditions, asked, .. } = of;
+            let OfNode { conditions, askings, .. } = of;
             let none = Vec::new();
             let all = conditions.iter_mut();
             let matched =
-                all.filter_map(|(kind, kept)| kept.matched_condition(asked.get(kind).unwrap_or(&none), now, wall));
+                all.filter_map(|(kind, kept)| kept.matched_condition(askings.get(kind).unwrap_or(&none), now, wall));
             matched.take(MAX_NOTICED).collect()
         };
         let all = self.0.iter_mut().map(|(node, of)| (node.clone(), of_node(of)));

@@ -210,7 +210,7 @@ pub struct Round {
     blocked: Vec<(PodRef, String)>,
     stopped: Option<String>,
     is_endless: bool,
-    asked: usize,
+    tried: usize,
     accepted: usize,
     busy: usize,
 }
@@ -245,13 +245,13 @@ impl Round {
 
     /// The next pod to evict in this round, if there is one. Its answer goes to [`Round::answered`].
     pub fn take(&mut self) -> Option<NodePod> {
-        let is_over = self.stopped.is_some() || self.accepted >= MAX_EVICTIONS || self.asked >= MAX_TRIES;
+        let is_over = self.stopped.is_some() || self.accepted >= MAX_EVICTIONS || self.tried >= MAX_TRIES;
         if is_over { None } else { self.next.pop() }
     }
 
     /// Records the answer.
     pub fn answered(&mut self, pod: NodePod, answer: Answer) {
-        self.asked = self.asked.saturating_add(1);
+        self.tried = self.tried.saturating_add(1);
         match answer {
             Answer::Accepted => {
                 self.accepted = self.accepted.saturating_add(1);

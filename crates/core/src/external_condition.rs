@@ -137,7 +137,8 @@ pub type Asking = BTreeSet<ConditionMatcher>;
 
 /// What each of these rules asks for of one type.
 pub fn askings<'a>(rules: impl IntoIterator<Item = &'a [ConditionMatcher]>, kind: &str) -> Vec<Asking> {
-    let of_rule = |asked: &[ConditionMatcher]| asked.iter().filter(|one| one.kind == kind).cloned().collect::<Asking>();
+    let of_rule =
+        |matchers: &[ConditionMatcher]| matchers.iter().filter(|one| one.kind == kind).cloned().collect::<Asking>();
     rules.into_iter().map(of_rule).filter(|asking| !asking.is_empty()).collect()
 }
 
@@ -146,8 +147,8 @@ pub fn statuses_with(status: TriState, askings: &[Asking]) -> BTreeSet<TriState>
     let mut all = BTreeSet::from([status]);
     // There are three statuses, so after two rounds no further one joins.
     for _ in 0..2 {
-        let joined = |asking: &&Asking| asking.iter().any(|asked| all.contains(&asked.status));
-        let more: Vec<TriState> = askings.iter().filter(joined).flatten().map(|asked| asked.status).collect();
+        let joined = |asking: &&Asking| asking.iter().any(|matcher| all.contains(&matcher.status));
+        let more: Vec<TriState> = askings.iter().filter(joined).flatten().map(|matcher| matcher.status).collect();
         all.extend(more);
     }
     all
@@ -193,8 +194,8 @@ impl ObservedCondition {
     }
 
     /// How long it has been present for a rule that asks for this. `node_flaps`: whether its node flaps.
-    pub fn lasted_for(&self, asked: &[ConditionMatcher], node_flaps: bool) -> Duration {
-        let asking = askings([asked], &self.condition.kind).pop().unwrap_or_default();
+    pub fn lasted_for(&self, matchers: &[ConditionMatcher], node_flaps: bool) -> Duration {
+        let asking = askings([matchers], &self.condition.kind).pop().unwrap_or_default();
         let Some(lasted) = self.lasted.get(&asking) else { return Duration::ZERO };
         if self.flaps || node_flaps { lasted.unbroken.max(lasted.all_in_all) } else { lasted.unbroken }
     }
@@ -204,18 +205,18 @@ impl ObservedCondition {
     pub fn fault(&self, node: &str, is_heard: bool) -> Fault {
         let ExternalCondition { kind, status, reason, message } = &self.condition;
         let line = |text: &str| bounded(text, MAX_LINE);
-        let stands = match reason.as_str() {
+        let what = match reason.as_str() {
             "" => format!("condition {kind} of the Node is {}", status.as_str()),
             reason => format!("condition {kind} of the Node is {} ({reason})", status.as_str()),
         };
-        let mut evidence = vec![line(&stands)];
+        let mut evidence = vec![line(&what)];
         if !message.is_empty() {
             evidence.push(line(&format!("its message: {message}")));
         }
         if !is_heard {
             evidence.push("nothing is heard of the node's kubelet: the condition is what was said last".to_owned());
         }
-        let text = if message.is_empty() { stands } else { format!("{stands}: {message}") };
+        let text = if message.is_empty() { what } else { format!("{what}: {message}") };
         Fault {
             id: self.id(node),
             kind: FaultType::NodeCondition,

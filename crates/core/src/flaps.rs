@@ -231,11 +231,11 @@ impl Flaps {
     ) -> Vec<(String, String)> {
         let mut refused = Vec::new();
         for (node, of) in self.0.iter_mut().filter(|(_, of)| !of.is_restored) {
-            let Some(stands) = of.ready else { continue };
+            let Some(ready) = of.ready else { continue };
             of.is_restored = true;
             let Some((_, record)) = written(node).filter(|(uid, _)| *uid == of.uid) else { continue };
             let restored = record.map_err(ToOwned::to_owned);
-            match restored.and_then(|record| Flap::restored(record, of.flap, stands, moment(now), wall)) {
+            match restored.and_then(|record| Flap::restored(record, of.flap, ready, moment(now), wall)) {
                 Ok(flap) => of.flap = Some(flap),
                 Err(why) => refused.push((node.clone(), why)),
             }

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 pub use complaint::{Complaint, complaint};
 
+use super::external_condition::ExternalCondition;
 use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use super::faults::kubelet_start_blocked;
 use super::snapshot::{KubeletView, NodeView};
@@ -23,6 +24,15 @@ pub mod complaint;
 
 /// Times of conditions are whole seconds, and the start of a process is calculated back from its age.
 const SLACK: i64 = 3;
+
+/// The conditions by which a kubelet says that its node is short of a resource.
+const PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The resource pressure that the kubelet reports, by its condition.
+pub fn pressure(view: &NodeView) -> Option<&str> {
+    let is_pressure = |one: &&ExternalCondition| one.status == TriState::True && PRESSURE.contains(&one.kind.as_str());
+    view.conditions.iter().find(is_pressure).map(|one| one.kind.as_str())
+}
 
 /// How a start that is not complete appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,10 +41,10 @@ pub struct PodTraits {
 
 impl PodTraits {
     /// The traits of a pod with these labels and this owner, where policies ask for these keys.
-    pub fn of(labels: &BTreeMap<String, String>, owner: Option<&str>, asked: &BTreeSet<String>) -> Self {
+    pub fn of(labels: &BTreeMap<String, String>, owner: Option<&str>, keys: &BTreeSet<String>) -> Self {
         // A value longer than the limit cannot be compared.
         let is_one = |key: &&String| labels.get(*key).is_none_or(|value| value.len() <= MAX_VALUE);
-        let labels = asked.iter().filter(is_one).map(|key| (key.clone(), labels.get(key).cloned()));
+        let labels = keys.iter().filter(is_one).map(|key| (key.clone(), labels.get(key).cloned()));
         Self {
             labels: Arc::new(labels.collect()),
             owner: owner.map(|kind| bounded(kind, MAX_VALUE)),
@@ -206,9 +206,9 @@ impl<'f> PodOfFault<'f> {
     }
 }
 
-/// The pod that a fault names.
+/// The pod that a fault names: the one that an action would touch, else the one that it is about.
 pub fn pod_of(fault: &Fault) -> Option<&PodRef> {
-    fault.subject.pod.as_ref().or(fault.target.pod.as_ref())
+    fault.target.pod.as_ref().or(fault.subject.pod.as_ref())
 }
 
 impl Matching {
@@ -253,8 +253,8 @@ impl Matching {
             Some(PodSeen::Read(seen)) if seen.counts() => {
                 let owner = seen.owner.as_deref().unwrap_or(NO_OWNER);
                 let is_owner = self.owner_kinds.is_empty() || self.owner_kinds.contains(owner);
-                let asked = self.pods.iter().flat_map(|selector| &selector.0);
-                asked.fold(is_owner.into(), |sum: Match, one| sum.and(|| one.of_pod(seen)))
+                let requirements = self.pods.iter().flat_map(|selector| &selector.0);
+                requirements.fold(is_owner.into(), |sum: Match, one| sum.and(|| one.of_pod(seen)))
             }
             Some(PodSeen::Gone) => lack(
                 format!("the API has no pod {pod} of that uid any more, and the controller has never seen it"),
@@ -272,15 +272,15 @@ impl Matching {
         let Some((name, text)) = known.and_then(|known| known.split_once("://")) else {
             return unreadable_version("runtimes", "container runtime", known);
         };
-        let mut of_name = self.runtimes.iter().filter(|asked| asked.name == name).peekable();
+        let mut of_name = self.runtimes.iter().filter(|one| one.name == name).peekable();
         if of_name.peek().is_none() {
             return Match::No;
         }
-        if of_name.clone().any(|asked| asked.versions.is_none()) {
+        if of_name.clone().any(|one| one.versions.is_none()) {
             return Match::Yes;
         }
         match Version::parse(text) {
-            Some(version) => of_name.any(|asked| asked.versions.as_ref().is_some_and(|all| all.holds(version))).into(),
+            Some(version) => of_name.any(|one| one.versions.as_ref().is_some_and(|all| all.holds(version))).into(),
             None => unreadable_version("runtimes", "container runtime", known),
         }
     }

@@ -20,8 +20,8 @@ use super::taint::TaintEffect;
 
 pub use super::blocked::BlockReason;
 pub use status_view::{
-    FaultLimitView, Health, LimitsView, MAX_SHOWN, NodeAtLimit, NodeStatusView, PolicyStatusView, Remedy, SelfHealing,
-    StormView, TopologyLimitView,
+    AssignedRule, FaultLimitView, Health, LimitsView, MAX_SHOWN, NodeAtLimit, NodeStatusView, PolicyStatusView,
+    SelfHealing, StormView, TopologyLimitView,
 };
 
 /// Something that the controller does not do now.
@@ -62,8 +62,9 @@ pub enum Operation {
     Notify(String),
 }
 
-/// Something to do. The effects of one node are executed in order. When one fails, the rest of that node waits for the next pass.
-/// All are idempotent: after a crash between any two of them, the next pass completes them.
+/// Something to do. The effects of one node are executed in order. When one fails, the rest of that node waits for the next pass;
+/// not so after a removal that the API server refuses, perhaps forever. All are idempotent: after a crash between any two of them,
+/// the next pass completes them.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a pass has few effects")]
 pub enum Effect {
@@ -132,12 +133,15 @@ pub enum Effect {
         /// Why the attempt ends, in one sentence.
         why: String,
     },
-    /// Withdraw the current command from the node's `NodeCommand`.
+    /// Withdraw the command of this operation from the node's `NodeCommand`, only at the version that was read with it. If another
+    /// command is there, nothing is to be done.
     WithdrawCommand {
         /// The node.
         node: String,
+        /// The operation that the command is for.
+        operation_id: String,
     },
-    /// Delete a Job that did not start in time.
+    /// Delete a Job that did not start in time, with its uid as precondition.
     DeleteJob {
         /// The operation that the Job executes.
         operation_id: String,

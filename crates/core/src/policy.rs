@@ -169,7 +169,7 @@ impl Rule {
     pub fn names(&self, fault: &Fault) -> bool {
         match fault.kind {
             // A condition alone is not enough: the rule must ask for it.
-            FaultType::NodeCondition => self.conditions.iter().any(|asked| asked.is_for(fault)),
+            FaultType::NodeCondition => self.conditions.iter().any(|matcher| matcher.is_for(fault)),
             kind => self.faults.contains(&kind),
         }
     }

@@ -177,7 +177,8 @@ impl Remediation {
         self.faults.iter().filter(|fault| fault.state == Resolution::Exhausted)
     }
 
-    /// Whether it has tried nothing for a fault because nobody could check the node, or act on it. That proves nothing about its steps.
+    /// Whether it has tried nothing for a fault because nobody could check the node, or act on it, or confirm the fault. That proves
+    /// nothing about its steps.
     pub fn was_without_checks(&self, fault_id: &str) -> bool {
         let steps = || self.steps.iter().filter(|step| step.fault_id == fault_id && !step.action.notifies());
         let unchecked = |step: &StepRecord| {
@@ -185,6 +186,12 @@ impl Remediation {
         };
         // A cordon or a taint is taken back at the end, and the next remediation needs it anew.
         steps().any(unchecked) && !steps().any(|step| step.action.disturbs() && step.executed_at.is_some())
+    }
+
+    /// Whether an attempt for a fault has disturbed the node, or may have.
+    pub fn has_tried(&self, fault_id: &str) -> bool {
+        let attempts = self.steps.iter().filter(|step| step.fault_id == fault_id && step.action.disturbs());
+        attempts.filter(|step| !step.is_free()).any(StepRecord::was_begun)
     }
 
     /// When it has cordoned its node last, if it has.
@@ -241,7 +248,7 @@ impl Remediation {
 
     /// Whether anything may have been done in it, by its own record.
     pub fn was_begun(&self) -> bool {
-        self.steps.iter().any(|step| step.started_at.is_some() || step.executed_at.is_some())
+        self.steps.iter().any(StepRecord::was_begun)
     }
 
     /// The operation that waits for a person, if one does.
@@ -340,7 +347,7 @@ impl Remediation {
 
     /// When a step last started or timed out. A skipped step does not count.
     pub fn last_touched(&self) -> Timestamp {
-        self.latest(|step| step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut)
+        self.latest(|step| step.was_begun() || step.state == StepState::TimedOut)
     }
 
     /// The end of its latest attempt that counts, or its own beginning.

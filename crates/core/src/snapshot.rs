@@ -365,6 +365,8 @@ pub struct Snapshot {
     /// `StuckDaemonSetPod` must be read until that remediation ends. Without an entry here, the fault never counts as resolved: a
     /// pod that was not checked is not a healthy pod.
     pub pods_read: BTreeMap<String, Duration>,
+    /// Whether some DaemonSet lacks pods and nobody could read which. They may be on any node that was not read as a whole.
+    pub pods_unread: bool,
     /// Pods that are being deleted on nodes with faults. They protect running pods.
     pub terminating: BTreeSet<PodRef>,
     /// What policies ask about the pods of faults, as far as the controller has read it.
@@ -384,6 +386,8 @@ pub struct Snapshot {
     pub may_evict: TriState,
     /// Why the admission policies are not known to be in force. Then nothing starts. `None`: they were in force recently.
     pub admission_not_enforced: Option<String>,
+    /// Why it is not known what time it is. Then nothing starts, and nothing open goes on or ends.
+    pub clock_disputed: Option<String>,
     /// The leader's term.
     pub epoch: u64,
     /// Limit of slots in the whole cluster.

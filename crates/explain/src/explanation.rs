@@ -236,9 +236,9 @@ fn explained<'a>(node: &str, fault: &'a Fault, snapshot: &'a Snapshot, decided: 
 
 /// The rule that the decision has chosen for a fault, with its policy.
 fn rule_for<'s>(node: &str, fault: &Fault, snapshot: &'s Snapshot, decided: &Plan) -> Option<(&'s Policy, &'s Rule)> {
-    let remedy = decided.nodes.get(node)?.remedies.get(&fault.id)?;
-    let policy = snapshot.policies.iter().find(|policy| policy.name == remedy.policy)?;
-    Some((policy, policy.rule(remedy.rule.as_deref()?)?))
+    let assigned = decided.nodes.get(node)?.assigned_rules.get(&fault.id)?;
+    let policy = snapshot.policies.iter().find(|policy| policy.name == assigned.policy)?;
+    Some((policy, policy.rule(assigned.rule.as_deref()?)?))
 }
 
 fn recorded(remediation: &Remediation) -> Recorded<'_> {

@@ -32,12 +32,14 @@ pub(crate) mod message;
 mod tests;
 pub(crate) mod units;
 
-use message::{Message, call, call_saying};
+use message::{Message, Value, call, call_saying};
 
 /// Longest line that is read during the bus's authentication.
 const MAX_LINE: usize = 512;
 /// Longest error that is kept, in bytes.
 const MAX_ERROR: usize = 128;
+/// Longest error text of a peer that is kept, in bytes.
+const MAX_SAID: usize = 200;
 /// The path of the bus on every distribution that has one.
 const SOCKET: &str = "/run/dbus/system_bus_socket";
 /// systemd creates this folder where it runs the machine, and no image contains it: see `sd_booted(3)`.
@@ -77,6 +79,37 @@ pub enum BusError {
     /// The server is no bus, or gives an unexpected answer.
     #[error("the system bus answered oddly: {0}")]
     Odd(String),
+}
+
+/// Why a call of systemd, or of its login manager, has no good answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CallError {
+    /// There is no bus, this process has no permission to ask it, or the server is no bus.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The connection broke, or could not be made.
+    #[error("the way to systemd over the system bus broke: {0}")]
+    Broken(String),
+    /// No answer in time.
+    #[error("no answer of systemd over the system bus within {}s", .0.as_secs())]
+    Silent(Duration),
+    /// The peer, or the bus, refused.
+    #[error("{what}: {message}")]
+    Refused {
+        /// The call.
+        what: &'static str,
+        /// The error, with its text.
+        message: String,
+    },
+}
+
+impl From<Stop> for CallError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Because(error) => error.into(),
+            Stop::Io(error) => Self::Broken(bounded(&error.to_string(), MAX_SAID)),
+        }
+    }
 }
 
 /// Why a request ended before its answer.
@@ -167,6 +200,12 @@ impl Conversation {
         Ok(greeted.error.map_or(Ok(bus), Err))
     }
 
+    /// As [`Conversation::open`], where the step that fails does not matter.
+    async fn connect(socket: &Path) -> Result<Self, CallError> {
+        let opened = Self::open(socket, &mut BusStep::Connect).await?;
+        opened.map_err(|message| CallError::Refused { what: "the bus refused the connection", message })
+    }
+
     /// Calls a method of systemd and waits for the answer.
     async fn ask(&mut self, path: &str, interface: &str, member: &str, arguments: &[&str]) -> Result<Message, Stop> {
         self.ask_at(SYSTEMD, path, interface, member, arguments).await
@@ -225,6 +264,16 @@ impl Conversation {
             }
         }
     }
+}
+
+/// The values of an answer that is no error.
+fn good(message: Message, what: &'static str) -> Result<Vec<Value>, CallError> {
+    let Some(error) = message.error else { return Ok(message.values) };
+    let sentence = match message.values.first() {
+        Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
+        _ => String::new(),
+    };
+    Err(CallError::Refused { what, message: format!("{error}{sentence}") })
 }
 
 /// What an error means. Some errors come from the bus itself: a peer did not answer, or the bus has no resources left.

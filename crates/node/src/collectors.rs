@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::collect::host::PodGroups;
 use crate::collect::kubelet::server::RunningServer;
 use crate::collect::lists::ListCall;
 use crate::collect::{HostPaths, pressure};
@@ -102,8 +103,8 @@ struct Shared {
     proc: PathBuf,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
-    /// Whether the kubelet keeps no control groups of pods.
-    no_pod_groups: Mutex<bool>,
+    /// Where the kubelet keeps the control groups of pods.
+    pod_groups: Mutex<PodGroups>,
     /// The kubelet's version; other components report it.
     kubelet_version: Mutex<Option<String>>,
     /// Docker's own socket, where Docker is the runtime.
@@ -323,7 +324,7 @@ impl Shared {
                     .map(|socket| Endpoint::cri(socket, NamedBy::Flag))
                     .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
             ),
-            no_pod_groups: Mutex::new(false),
+            pod_groups: Mutex::default(),
             kubelet_version: Mutex::new(settings.kubelet_version.clone()),
             docker: Mutex::new(settings.sockets.docker.clone()),
             kind: Mutex::new(RuntimeKind::Unknown),

@@ -156,7 +156,7 @@ impl<'t> Play<'t> {
             sentences.push(self.approve(name, by));
         }
         if let Some(cancel) = &event.cancel {
-            sentences.push(self.cancel_by_hand(name, cancel));
+            sentences.push(self.cancel_remediation(name, cancel));
         }
         if let Some(fault) = &event.fault {
             sentences.push(self.fall_ill(name, fault));

@@ -8,22 +8,22 @@ use anyhow::{Context, anyhow, bail, ensure};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-mod by_hand;
 mod condition;
 mod event;
 mod expectation;
 mod fault;
 mod flaps;
+mod manual;
 mod offset;
 pub(crate) mod pods;
 
 pub use super::cleared_by::ClearedBy;
-pub use by_hand::{CancelEvent, ManualRequestEvent};
 pub use condition::ConditionEvent;
 pub use event::{Event, KubeletState, Machine, PolicyEvent, ProbeState};
 pub use expectation::Expectation;
 pub use fault::FaultEvent;
 pub use flaps::FlapsEvent;
+pub use manual::{CancelEvent, ManualRequestEvent};
 pub use offset::Offset;
 pub use pods::PodsEvent;
 

@@ -5,9 +5,9 @@
 //! only in [`World::tick`].
 
 mod boot;
-mod by_hand;
 mod conditions;
 mod effects;
+mod manual;
 pub(super) mod marks;
 mod node;
 mod probe;
@@ -217,7 +217,7 @@ impl World {
             Effect::Act { node, .. }
             | Effect::Remove { node, .. }
             | Effect::TimeOutHandOff { node, .. }
-            | Effect::WithdrawCommand { node } => node.clone(),
+            | Effect::WithdrawCommand { node, .. } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(command, _)| command.node.clone())
             }

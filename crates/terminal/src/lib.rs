@@ -2,6 +2,9 @@
 //! the screen, to write to the clipboard, to turn the order of letters) must not reach a terminal.
 
 use std::io::{self, ErrorKind, Write};
+#[cfg(unix)]
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -10,6 +13,9 @@ use tabwriter::TabWriter;
 use clap::{Args, ValueEnum};
 
 use nrh_core::text::{is_obeyed, shown};
+
+/// Time between two checks for a reader.
+const READER_CHECK: Duration = Duration::from_millis(500);
 
 /// Form of what a command prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -57,6 +63,28 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write to standard output"),
     }
+}
+
+/// Ends when nobody reads standard output any more. A watch that prints nothing learns of it in no other way.
+pub async fn unread() {
+    while !is_unread(&io::stdout()) {
+        tokio::time::sleep(READER_CHECK).await;
+    }
+}
+
+/// Whether the reader of a pipe has closed it, or a terminal is gone. A file has no reader to lose.
+#[cfg(unix)]
+fn is_unread(output: &impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let mut polled = [PollFd::new(output, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+#[cfg(not(unix))]
+fn is_unread(_: &io::Stdout) -> bool {
+    false
 }
 
 /// Prints a sentence on standard error. A closed standard error is ignored, since no other channel exists.
@@ -114,6 +142,16 @@ mod tests {
         out.write_all(b"\xff\x1b[31m\n").unwrap();
         let text = String::from_utf8(out.0).unwrap();
         assert_eq!(text, "node a�]52;c;eA==�\n�2J���b�c��é\u{fffd}�[31m\n");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_unread_once_its_reader_has_closed_it_and_a_file_never_is() {
+        let (reader, writer) = io::pipe().unwrap();
+        assert!(!is_unread(&writer));
+        drop(reader);
+        assert!(is_unread(&writer));
+        assert!(!is_unread(&std::fs::File::open("Cargo.toml").unwrap()));
     }
 
     #[test]

@@ -121,7 +121,7 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
     ann.fails(
         cases,
         &["suspend", "worker-2"],
-        &["may not change NodeRuntimeHealth worker-2", "ClusterRole nrh:operator"],
+        &["cannot change NodeRuntimeHealth worker-2", "ClusterRole nrh:operator"],
     )?;
     let hers = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
     olga.succeeds(cases, &["suspend", "worker-2", "--reason", "disk swap"], &[&format!("suspended by {OLGA}")])?;

@@ -323,10 +323,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     for node in ["failed", "late"] {
         let status = play.remediation(node).await?.and_then(|one| one.status).unwrap_or_default();
         let last = status.attempts.last().map(|step| step.action.kind().as_str());
-        ensure!(
-            status.phase == Phase::Failed && last == Some("Notify"),
-            "{node}: expected the ladder to go on: {status:#?}"
-        );
+        ensure!(status.phase == Phase::Failed && last == Some("Notify"), "{node}: expected the next step: {status:#?}");
     }
     let told =
         |node: &str| play.remediators.ended(node).is_some_and(|o| o.annotations().contains_key(TIMED_OUT_ANNOTATION));

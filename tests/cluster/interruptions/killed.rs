@@ -25,16 +25,16 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::interruptions::account::{self, Write};
-use crate::interruptions::ladders::{ACTS, By, LADDERS, Ladder, Part};
+use crate::interruptions::cases::{ACTS, By, CASES, Case, Part};
 use crate::interruptions::process::Process;
 use crate::interruptions::stand_in::Remediators;
 use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{
-    LIMIT, Stage, by_hand, daemons, door, free_lease, hand_offs, kill, start_set, until, workload,
+    LIMIT, Stage, daemons, door, free_lease, hand_offs, kill, manual, start_set, until, workload,
 };
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
-const ONLY: &str = "NRH_LADDER";
+const ONLY: &str = "NRH_CASE";
 /// More than one remediation takes; a remediation of which no write is hit ends the count.
 const MOST_POINTS: usize = 60;
 /// Stands for a run in which there was no such write any more: all have been met.
@@ -139,19 +139,19 @@ pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     let policies: Api<RemediationPolicy> = Api::all(stage.admin.clone());
     let mut rows = Vec::new();
     let only = std::env::var(ONLY).ok();
-    let is_known = only.as_ref().is_none_or(|only| LADDERS.iter().any(|ladder| ladder.name == only));
+    let is_known = only.as_ref().is_none_or(|only| CASES.iter().any(|case| case.name == only));
     ensure!(is_known, "{ONLY}={only:?}: there is no such kind of remediation");
-    let is_meant = |ladder: &&Ladder| ladder.part == part && only.as_ref().is_none_or(|only| ladder.name == only);
-    let ladders: Vec<&Ladder> = LADDERS.iter().filter(is_meant).collect();
-    if ladders.iter().any(|ladder| ladder.hands_off()) {
+    let is_meant = |case: &&Case| case.part == part && only.as_ref().is_none_or(|only| case.name == only);
+    let cases: Vec<&Case> = CASES.iter().filter(is_meant).collect();
+    if cases.iter().any(|case| case.hands_off()) {
         hand_offs::install(stage)?;
         // They play for as long as the test runs, and are never done with a node.
         Remediators::new(stage.admin.clone());
     }
-    for ladder in ladders {
-        policies.create(&PostParams::default(), &serde_json::from_value(ladder.policy())?).await?;
-        rows.push(range.ladder(ladder).await.with_context(|| ladder.title)?);
-        policies.delete(ladder.name, &DeleteParams::default()).await?;
+    for case in cases {
+        policies.create(&PostParams::default(), &serde_json::from_value(case.policy())?).await?;
+        rows.push(range.case(case).await.with_context(|| case.title)?);
+        policies.delete(case.name, &DeleteParams::default()).await?;
     }
     // One that is named may be another test's.
     ensure!(!rows.is_empty() || only.is_some(), "no kind of remediation was tried");
@@ -177,13 +177,13 @@ fn table(rows: &[Row]) -> Result<String> {
 }
 
 impl Range<'_> {
-    async fn ladder(&self, ladder: &Ladder) -> Result<Row> {
+    async fn case(&self, case: &Case) -> Result<Row> {
         let (begun, mut nodes, mut kinds) = (Timestamp::now(), Vec::new(), BTreeMap::<String, [usize; 2]>::new());
-        let mut leader = self.start(ladder)?;
+        let mut leader = self.start(case)?;
         for (place, fate) in [CallOutcome::Lost, CallOutcome::Unanswered].into_iter().enumerate() {
             let how = if fate == CallOutcome::Lost { "before" } else { "after" };
             // No two runs are alike: a write that was never in its place is aimed at for itself.
-            let by_kind = ladder.kinds().map(At::Kind);
+            let by_kind = case.kinds().map(At::Kind);
             for at in (0..MOST_POINTS).map(At::Write).chain(by_kind) {
                 let is_met = |kind: &str| kinds.get(kind).is_some_and(|met| met[place] > 0);
                 match at {
@@ -191,8 +191,8 @@ impl Range<'_> {
                     At::Kind(kind) if is_met(kind) => continue,
                     _ => {}
                 }
-                let node = format!("{}-{how}-{:02}", ladder.name, nodes.len());
-                let (next, hit) = self.point(ladder, &node, fate, at, leader).await?;
+                let node = format!("{}-{how}-{:02}", case.name, nodes.len());
+                let (next, hit) = self.point(case, &node, fate, at, leader).await?;
                 leader = next;
                 nodes.push(node);
                 println!("killed {how} {at:?}: {:?}", hit.as_ref().map(Call::line));
@@ -203,31 +203,31 @@ impl Range<'_> {
         self.kill(leader).await?;
         kinds.remove(ALL);
         let is_missing = |kind: &&str| kinds.get(*kind).is_none_or(|met| met.contains(&0));
-        let missing: Vec<_> = ladder.kinds().filter(is_missing).collect();
+        let missing: Vec<_> = case.kinds().filter(is_missing).collect();
         ensure!(missing.is_empty(), "the leader was not killed before and after each of {missing:?}, but at {kinds:?}");
-        self.audit(ladder, begun, &nodes)?;
-        Ok(Row { title: ladder.title, by: ladder.by, kinds })
+        self.audit(case, begun, &nodes)?;
+        Ok(Row { title: case.title, by: case.by, kinds })
     }
 
     /// A node is repaired, and the leader dies at that write of its remediation. The next leader, and the write, if there was such a one.
     async fn point(
         &self,
-        ladder: &Ladder,
+        case: &Case,
         node: &str,
         fate: CallOutcome,
         at: At,
         mut leader: Leader,
     ) -> Result<(Leader, Option<Call>)> {
         let (fleet, rival) = (&self.stage.fleet, format!("other-than-{node}"));
-        if ladder.fault.is_cluster_fault() {
+        if case.fault.is_cluster_fault() {
             // One that knows the set from its beginning checks it again after a quarter of a minute.
             self.kill(leader).await?;
-            self.sick(ladder, node).await?;
+            self.sick(case, node).await?;
             self.aim.take(node, fate, at);
-            leader = self.start(ladder)?;
+            leader = self.start(case)?;
         } else {
             self.aim.take(node, fate, at);
-            self.sick(ladder, node).await?;
+            self.sick(case, node).await?;
         }
         let mut nodes = vec![node.to_owned()];
         let is_hit = tokio::select! {
@@ -245,32 +245,32 @@ impl Range<'_> {
             hit = self.aim.leave();
             while self.gone.notified().now_or_never().is_some() {}
             // Where the write is not carried out, the next leader sees no more than this one.
-            if ladder.has_rival && fate == CallOutcome::Unanswered {
-                self.sick(ladder, &rival).await?;
+            if case.has_rival && fate == CallOutcome::Unanswered {
+                self.sick(case, &rival).await?;
                 nodes.push(rival);
             }
-            leader = self.start(ladder)?;
+            leader = self.start(case)?;
         }
         self.aim.leave();
         let what = || format!("node {node}, killed at {at:?}, {fate}: {:?}", hit.as_ref().map(Call::line));
         for node in &nodes {
             self.settled(node).await.with_context(what)?;
-            fleet.check_acts(node, ladder.acts).await.with_context(what)?;
+            fleet.check_acts(node, case.acts).await.with_context(what)?;
         }
         let most = fleet.most_at_a_time(&nodes).await?;
         ensure!(most <= 1, "{}: {most} nodes were in work at a time, one is allowed", what());
         for node in &nodes {
-            self.remove(ladder, node).await?;
+            self.remove(case, node).await?;
         }
         Ok((leader, hit))
     }
 
-    fn start(&self, ladder: &Ladder) -> Result<Leader> {
-        Ok(match ladder.by {
+    fn start(&self, case: &Case) -> Result<Leader> {
+        Ok(match case.by {
             By::Process => Leader::Process(Process::start(self.stage.bed, "killed", &self.kubeconfig)?),
             By::Task => {
                 let calls = Calls::new(self.way.clone(), self.way.clone());
-                Leader::Task(start_set(calls, "killed", (ladder.settings)(PlanSettings::default())))
+                Leader::Task(start_set(calls, "killed", (case.settings)(PlanSettings::default())))
             }
         })
     }
@@ -285,17 +285,17 @@ impl Range<'_> {
         }
     }
 
-    async fn sick(&self, ladder: &Ladder, node: &str) -> Result<()> {
-        let labels = [("ladder", ladder.name), (daemons::LABEL, node)];
-        if ladder.drains() {
+    async fn sick(&self, case: &Case, node: &str) -> Result<()> {
+        let labels = [("case", case.name), (daemons::LABEL, node)];
+        if case.drains() {
             // It may be bound before there is a node: so the node never stands without its pod.
             workload::make(&self.stage.admin, node).await?;
         }
-        self.stage.fleet.machine(node, &labels, ladder.fault, ladder.kubelet, ladder.fails).await?;
-        if let Some(action) = ladder.by_hand {
-            by_hand::start(&self.stage.admin, node, ladder.name, ladder.fault, action).await?;
+        self.stage.fleet.machine(node, &labels, case.fault, case.kubelet, case.fails).await?;
+        if let Some(action) = case.manual {
+            manual::start(&self.stage.admin, node, case.name, case.fault, action).await?;
         }
-        if !ladder.fault.is_cluster_fault() {
+        if !case.fault.is_cluster_fault() {
             return Ok(());
         }
         daemons::make(&self.stage.admin, node).await?;
@@ -303,11 +303,11 @@ impl Range<'_> {
         until(&what, LIMIT, async || Ok(daemons::loops(&self.stage.admin, node).await?.then_some(()))).await
     }
 
-    async fn remove(&self, ladder: &Ladder, node: &str) -> Result<()> {
-        if ladder.fault.is_cluster_fault() {
+    async fn remove(&self, case: &Case, node: &str) -> Result<()> {
+        if case.fault.is_cluster_fault() {
             daemons::unmake(&self.stage.admin, node).await?;
         }
-        if ladder.drains() {
+        if case.drains() {
             workload::unmake(&self.stage.admin, node).await?;
         }
         self.stage.fleet.remove(node).await
@@ -328,14 +328,14 @@ impl Range<'_> {
     }
 
     /// By the API server's own account each act was done once per node, and no two nodes that had to share were in work at a time.
-    fn audit(&self, ladder: &Ladder, begun: Timestamp, nodes: &[String]) -> Result<()> {
+    fn audit(&self, case: &Case, begun: Timestamp, nodes: &[String]) -> Result<()> {
         let writes = account::since(self.stage.bed, begun)?;
         for node in nodes {
             let is_its = |write: &&Write| write.name.starts_with(node.as_str()) && write.is_done();
             let of_node: Vec<&Write> = writes.iter().filter(is_its).collect();
             for act in ACTS {
                 let done = of_node.iter().filter(|write| write.kind() == act).count();
-                let expected = ladder.written.iter().find(|(kind, _)| *kind == act).map_or(0, |(_, count)| *count);
+                let expected = case.written.iter().find(|(kind, _)| *kind == act).map_or(0, |(_, count)| *count);
                 ensure!(done == expected, "{node}: expected {act} {expected} times, found {done}: {of_node:#?}");
             }
             let pair = [node.clone(), format!("other-than-{node}")];

@@ -2,24 +2,26 @@
 
 use std::mem::discriminant;
 
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch};
+use kube::api::{DeleteParams, Patch, PropagationPolicy};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::preflight::{PreflightRequest, PreflightState};
 use super::{Applier, ApplyError};
 use crate::cache::fold::Ingest;
-use crate::calls::{CallError, bounded, bounded_opt, delete_params, patch_params, post_params};
+use crate::calls::{CallError, DEADLINE, bounded, bounded_opt, delete_params, patch_params, post_params};
 use crate::commands::{self, Command};
 use crate::events::Kind;
 use crate::jobs;
 use nrh_api::view::{node as nodes, pods};
-use nrh_api::{CORDON_ANNOTATION, NODE_NAMESPACE};
+use nrh_api::{CORDON_ANNOTATION, NODE_NAMESPACE, NodeCommand};
 use nrh_core::command::{ActionCommand, OutcomeReason, OutcomeState};
 use nrh_core::fault::PodRef;
+use nrh_core::moment::since;
 use nrh_core::plan::Operation;
 use nrh_core::remediation::{self, ActionResult, Remediation, StepRecord, StepState};
 use nrh_core::snapshot::TriState;
@@ -115,7 +117,7 @@ impl Applier {
             Operation::Cordon => self.cordon(name, live).await,
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(params) => self.drain(operation_id, params, live).await,
-            Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node).await,
+            Operation::DeletePod(pod) => self.delete_pod(operation_id, pod, live).await,
             Operation::RunJob(command) => self.run_job(command).await,
             Operation::GiveCommand(command) => self.give_command(command, live).await,
             Operation::HandOff(params) => Box::pin(self.hand_off(operation_id, params, live)).await,
@@ -178,19 +180,33 @@ impl Applier {
         Ok(node)
     }
 
-    async fn delete_pod(&self, pod: &PodRef, node: &str) -> Result<ActionResult, ApplyError> {
+    async fn delete_pod(
+        &self,
+        operation_id: &str,
+        pod: &PodRef,
+        live: &PreflightState,
+    ) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Pod>(&pod.namespace);
         let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
-        let Some(found) = bounded_opt(what("reading"), api.get(&pod.name)).await? else {
-            return Ok(ActionResult::Gone { message: format!("Pod {pod} is gone") });
-        };
-        if found.uid().as_deref() != Some(pod.uid.as_str()) {
-            return Ok(ActionResult::Gone { message: format!("Pod {pod} was replaced by another pod of that name") });
+        let found = bounded_opt(what("reading"), api.get(&pod.name)).await?;
+        let found = found.filter(|found| found.uid().as_deref() == Some(pod.uid.as_str()));
+        let now = self.clock.now();
+        let scheduled_at = live.remediation.attempt(operation_id).map_or(now, |step| step.scheduled_at);
+        if is_deleted_already(found.as_ref(), scheduled_at, now) {
+            let is = if found.is_some() { "is being deleted" } else { "is gone" };
+            return Ok(ActionResult::Done { message: format!("Pod {pod} {is} since this attempt began") });
         }
+        let Some(found) = found else {
+            return Ok(ActionResult::Gone { message: format!("Pod {pod} is gone, or another pod has its name") });
+        };
         let is_of_set = self.cache.lock().is_of_daemon_set(&found);
-        if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()).or_else(|| forged(is_of_set, pod))
-        {
+        let node = &live.remediation.node;
+        if let Some((reason, message)) = spared(&found, pod, node, now).or_else(|| forged(is_of_set, pod)) {
             return Ok(ActionResult::Refused { reason, message });
+        }
+        // The read may have taken longer than the term lasts.
+        if !self.leads() {
+            return Err(ApplyError::NotLeading);
         }
         self.not_suspended()?;
         let params = delete_params(Some(pod.uid.clone()));
@@ -237,16 +253,23 @@ impl Applier {
         Ok(ActionResult::Started)
     }
 
-    /// Withdraws the current command, whichever it is.
-    pub(super) async fn withdraw_command(&self, node: &str) -> Result<(), ApplyError> {
-        Ok(commands::withdraw_command(&self.calls, &self.cache, node).await?)
+    /// Withdraws the command of an operation. Another leader may have given the next command meanwhile, which stays.
+    pub(super) async fn withdraw_command(&self, node: &str, operation_id: &str) -> Result<(), ApplyError> {
+        let Some(found) = self.read_now::<NodeCommand>(node).await? else { return Ok(()) };
+        if found.spec.command.as_ref().is_some_and(|command| command.operation_id == operation_id) {
+            return Ok(commands::withdraw_command(&self.calls, &self.cache, &found).await?);
+        }
+        found.fold(&mut self.cache.lock(), Instant::now());
+        Ok(())
     }
 
     /// Deletes a Job and its pod.
     pub(super) async fn delete_job(&self, operation_id: &str) -> Result<(), ApplyError> {
         let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
         let what = || format!("deleting Job {operation_id}");
-        match bounded(what, api.delete(operation_id, &DeleteParams::background())).await {
+        let uid = self.cache.lock().jobs.get(operation_id).and_then(|row| row.uid.clone());
+        let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..delete_params(uid) };
+        match bounded(what, api.delete(operation_id, &params)).await {
             Ok(_) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error.into()),
@@ -271,8 +294,17 @@ fn deleted(pod: &PodRef, before: &Pod, after: Option<&Pod>) -> String {
     format!("Pod {pod} was {phase} and {was}; {is}")
 }
 
+/// Whether an earlier call of this attempt may have deleted the pod: its answer, or the record of it, may be lost. `found` is the
+/// pod, if it is still there. No attempt begins for a pod that is being deleted, and a call without an answer takes its whole time.
+fn is_deleted_already(found: Option<&Pod>, scheduled_at: Timestamp, now: Timestamp) -> bool {
+    let Some(meta) = found.map(|pod| &pod.metadata) else { return since(now, scheduled_at) >= DEADLINE };
+    let Some(end) = &meta.deletion_timestamp else { return false };
+    // The API server adds the grace period to the time of the request, and truncates the sum to the second.
+    end.0.as_second() - meta.deletion_grace_period_seconds.unwrap_or_default() >= scheduled_at.as_second()
+}
+
 /// Why the controller does not delete a pod; `None` if it does.
-fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option<(OutcomeReason, String)> {
+fn spared(found: &Pod, pod: &PodRef, node: &str, now: Timestamp) -> Option<(OutcomeReason, String)> {
     let seen = pods::suspect(found, now);
     let Some(seen) = seen.filter(|seen| seen.node == node) else {
         return Some((OutcomeReason::TargetChanged, format!("Pod {pod} is not on node {node}")));

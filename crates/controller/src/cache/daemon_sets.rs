@@ -54,7 +54,7 @@ impl Ingest for DaemonSet {
         format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
             return Self::forget(key, state);
         };
@@ -67,6 +67,7 @@ impl Ingest for DaemonSet {
             has_unready_pods: status
                 .is_some_and(|s| s.number_unavailable.unwrap_or(0) > 0 || s.number_ready != s.desired_number_scheduled),
         };
+        state.pod_reads.note_lack(key, row.has_unready_pods, now);
         let matters = state.daemon_sets.get(key) != Some(&row);
         state.daemon_sets.insert(key.to_owned(), row);
         state.settle_set(key);

@@ -28,6 +28,8 @@ const MAX_REASON: usize = 64;
 pub struct JobRow {
     /// Whether the Job object is there.
     pub exists: bool,
+    /// Its uid.
+    pub uid: Option<String>,
     /// Whether the Job controller says that it has started.
     pub job_started: bool,
     /// When the controller first saw it finished.
@@ -74,6 +76,7 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     let status = job.status.as_ref();
     let positive = |count: Option<i32>| count.unwrap_or(0) > 0;
     row.exists = true;
+    row.uid.clone_from(&job.metadata.uid);
     row.job_started = status.is_some_and(|s| positive(s.ready) || positive(s.succeeded) || positive(s.failed));
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let ended = conditions.iter().any(|c| ["Complete", "Failed"].contains(&c.type_.as_str()) && c.status == "True");

@@ -65,11 +65,11 @@ impl KnownPods {
         node: &str,
         named: &BTreeSet<PodRef>,
         all: &[Pod],
-        asked: &BTreeSet<String>,
+        keys: &BTreeSet<String>,
         now: Instant,
     ) {
         let mut of_node = self.of_nodes.remove(node).unwrap_or_default();
-        let mut there = self.known(named, all, asked, now);
+        let mut there = self.known(named, all, keys, now);
         of_node.unseen.clear();
         let missing: Vec<&PodRef> = named.iter().filter(|pod| !there.contains_key(*pod)).collect();
         for pod in missing {
@@ -94,10 +94,10 @@ impl KnownPods {
         set: &str,
         named: &BTreeSet<PodRef>,
         all: &[Pod],
-        asked: &BTreeSet<String>,
+        keys: &BTreeSet<String>,
         now: Instant,
     ) {
-        let known = self.known(named, all, asked, now);
+        let known = self.known(named, all, keys, now);
         self.of_sets.insert(set.to_owned(), known);
         self.tidy();
     }
@@ -153,13 +153,13 @@ impl KnownPods {
         &mut self,
         named: &BTreeSet<PodRef>,
         all: &[Pod],
-        asked: &BTreeSet<String>,
+        keys: &BTreeSet<String>,
         now: Instant,
     ) -> BTreeMap<PodRef, Known> {
         let mut known = BTreeMap::new();
         for pod in all {
             for name in pods::names(pod).filter(|name| named.contains(name)) {
-                let mut traits = pods::traits(pod, asked);
+                let mut traits = pods::traits(pod, keys);
                 traits.labels = self.labels.keep(traits.labels);
                 known.insert(name, Known { traits, read: now, named: now });
             }

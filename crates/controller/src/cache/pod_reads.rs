@@ -35,6 +35,8 @@ struct NodeRead {
 pub struct PodReads {
     pods: BTreeMap<PodRef, Read>,
     nodes: BTreeMap<String, NodeRead>,
+    /// `DaemonSet`s that lack pods, and until when it is known which: until they began to lack some, or the last read.
+    sets: BTreeMap<String, Instant>,
 }
 
 impl PodReads {
@@ -84,8 +86,30 @@ impl PodReads {
         self.pods.retain(|_, read| read.pod.node != node);
     }
 
+    /// Stores whether a DaemonSet says that it lacks pods.
+    pub fn note_lack(&mut self, key: &str, lacks: bool, now: Instant) {
+        if lacks {
+            self.sets.entry(key.to_owned()).or_insert(now);
+        } else {
+            self.sets.remove(key);
+        }
+    }
+
+    /// Stores that all pods of a DaemonSet were read.
+    pub fn note_whole_set(&mut self, key: &str, at: Instant) {
+        if let Some(known) = self.sets.get_mut(key) {
+            *known = at.max(*known);
+        }
+    }
+
+    /// `DaemonSet`s that lack pods, and for how long nobody has known which.
+    pub fn lacking(&self, now: Instant) -> impl Iterator<Item = (&str, Duration)> {
+        self.sets.iter().map(move |(key, known)| (key.as_str(), now.saturating_duration_since(*known)))
+    }
+
     /// Forgets the pods of a DaemonSet that is gone.
     pub fn forget_set(&mut self, key: &str) {
+        self.sets.remove(key);
         self.pods.retain(|_, read| !is_of(&read.pod, key));
     }
 

@@ -102,10 +102,10 @@ impl State {
         // A policy that lacks a right stays: its remediations and its other steps continue.
         for policy in &self.snapshot.policies {
             let Some(row) = self.policies.get_mut(&policy.name) else { continue };
-            let asked: BTreeSet<TemplateRef> = templates(policy).collect();
+            let its: BTreeSet<TemplateRef> = templates(policy).collect();
             let evict = (drains(policy) && self.may_evict == TriState::False).then(|| NO_EVICTIONS.to_owned());
             row.lacks =
-                asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
+                its.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
         }
         let is_proven = |template: &TemplateRef| self.rights.get(template).is_some_and(Vec::is_empty);
         let is_known = |template: &&TemplateRef| self.rights.contains_key(*template);

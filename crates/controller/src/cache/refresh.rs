@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::State;
 use super::arrival::ReportArrivals;
+use super::suspects::are_pods_unread;
 use nrh_api::WrittenFlap;
 use nrh_api::view::report;
 use nrh_core::flap::QUIET;
@@ -81,6 +82,7 @@ impl State {
 
     fn refresh_pods(&mut self, now: Instant) {
         self.snapshot.pods_read = self.pod_reads.nodes(now);
+        self.snapshot.pods_unread = are_pods_unread(self, now);
         self.snapshot.terminating = self.pod_reads.terminating();
         self.snapshot.pods = self.pod_reads.pods(now);
         self.snapshot.pods_seen = self.known_pods.seen(now);

@@ -80,11 +80,11 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
         };
         tried.retain(|_, at| now.saturating_duration_since(*at) < Duration::from_mins(10));
         tried.insert(subject.clone(), now);
-        let asked = Asked { at: now, wall: clock.now() };
-        match read(&calls, &subject, asked).await {
+        let request = ReadRequest { at: now, wall: clock.now() };
+        match read(&calls, &subject, request).await {
             Ok(found) => {
                 report_unreadable_pods(&mut reported, &found.lost);
-                if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, asked) {
+                if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, request) {
                     cache.wake();
                 }
             }
@@ -95,7 +95,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
 
 /// When a read was requested: its content was true then or later.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct ReadRequest {
     at: Instant,
     wall: Timestamp,
 }
@@ -159,6 +159,14 @@ fn sets(state: &State) -> impl Iterator<Item = (Subject, Duration)> {
     })
 }
 
+/// Whether some DaemonSet lacks pods and nobody could read which, several times in a row.
+pub fn are_pods_unread(state: &State, now: Instant) -> bool {
+    state.pod_reads.lacking(now).any(|(key, unread)| {
+        let pages = state.daemon_sets.get(key).map_or(0, |row| row.desired) / PAGE + 1;
+        unread > SET_EVERY.saturating_mul(pages).saturating_mul(3)
+    })
+}
+
 /// What a read has found.
 #[derive(Debug, Default)]
 struct Found {
@@ -205,13 +213,13 @@ fn report_unreadable_pods(reported: &mut BTreeSet<PodRef>, lost: &[(PodRef, Stri
     }
 }
 
-async fn read(calls: &Calls, subject: &Subject, asked: Asked) -> Result<Found, CallError> {
+async fn read(calls: &Calls, subject: &Subject, request: ReadRequest) -> Result<Found, CallError> {
     let mut found = Found::default();
     let (api, params, what) = match subject {
         Subject::Pod(pod) => {
             let read = calls.find_in::<Guarded<Pod>>(&pod.namespace, &pod.name).await?;
             if let Some(same) = read.filter(|read| read.meta().uid.as_deref() == Some(pod.uid.as_str())) {
-                found.note(same, subject, asked.wall);
+                found.note(same, subject, request.wall);
             }
             return Ok(found);
         }
@@ -230,7 +238,7 @@ async fn read(calls: &Calls, subject: &Subject, asked: Asked) -> Result<Found, C
     for _ in 0..MAX_PAGES {
         let page = bounded(|| what.clone(), api.list(&params)).await?;
         for pod in page.items {
-            found.note(pod, subject, asked.wall);
+            found.note(pod, subject, request.wall);
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
@@ -247,8 +255,8 @@ fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Stores the result of a read. Returns whether the decider should run.
-fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bool {
-    let Asked { at, wall } = asked;
+fn take(state: &mut State, subject: &Subject, found: &Found, request: ReadRequest) -> bool {
+    let ReadRequest { at, wall } = request;
     let pods = &found.pods;
     let of_sets = pods.iter().filter(|pod| state.is_of_daemon_set(pod) == TriState::True);
     let all: Vec<SuspectPod> = of_sets.filter_map(|pod| pods::suspect(pod, wall)).collect();
@@ -258,6 +266,9 @@ fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bo
             let is_told = |pod: &PodRef| !found.is_cut && found.lost.iter().all(|(lost, _)| lost != pod);
             let news = !all.is_empty() || state.pod_reads.unhealthy_daemon_sets().contains(key);
             state.pod_reads.note_set(key, all, is_told, at);
+            if !found.is_cut {
+                state.pod_reads.note_whole_set(key, at);
+            }
             state.settle_set(key);
             news
         }
@@ -271,11 +282,11 @@ fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bo
             true
         }
         Subject::Pod(pod) => {
-            let stands =
+            let verdict =
                 |pod: Option<&SuspectPod>| pod.map(|pod| (pod.is_healthy(), stuck::pattern(pod).map(|stuck| stuck.0)));
-            let before = stands(state.pod_reads.get(pod));
+            let before = verdict(state.pod_reads.get(pod));
             state.pod_reads.note_pod(pod, all.into_iter().next(), at);
-            before != stands(state.pod_reads.get(pod))
+            before != verdict(state.pod_reads.get(pod))
         }
     }
 }
@@ -310,13 +321,13 @@ fn note_pods(state: &mut State, subject: &Subject, suspects: &[SuspectPod], pods
     if !asks_of_pods(&state.snapshot.policies) {
         return state.known_pods.clear();
     }
-    let asked = asked_keys(&state.snapshot.policies);
+    let keys = asked_keys(&state.snapshot.policies);
     let suspects = suspects.iter().map(|suspect| suspect.pod.clone());
     match subject {
-        Subject::Set { key, .. } => state.known_pods.note_set(key, &suspects.collect(), pods, &asked, at),
+        Subject::Set { key, .. } => state.known_pods.note_set(key, &suspects.collect(), pods, &keys, at),
         Subject::Node(node) => {
             let wanted = suspects.chain(named(state, node)).collect();
-            state.known_pods.note_node(node, &wanted, pods, &asked, at);
+            state.known_pods.note_node(node, &wanted, pods, &keys, at);
         }
         Subject::Pod(_) => {}
     }

@@ -181,19 +181,20 @@ pub fn difference(current: &ControllerStatus, part: &NodeRuntimeHealthStatus) ->
         || key(remediation) != key(wanted)
         || states(&current.cluster_faults) != states(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
-            let stands = current.conditions.named(&want.type_).map(|stands| &stands.text);
-            stands.is_none_or(|text| (text.status.as_str(), &text.reason) != (want.status.as_str(), &want.reason))
+            let known = current.conditions.named(&want.type_).map(|known| &known.text);
+            known.is_none_or(|text| (text.status.as_str(), &text.reason) != (want.status.as_str(), &want.reason))
         });
     if matter {
         return Difference::Matter;
     }
-    let differs = summary != wanted_summary
-        || current.flap != part.flapping
-        || remediation.blocked != wanted.blocked
-        || words(&current.cluster_faults) != words(&part.cluster_faults)
-        || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
-            current.conditions.named(&want.type_).is_some_and(|stands| stands.text.message != want.message)
-        });
+    let differs =
+        summary != wanted_summary
+            || current.flap != part.flapping
+            || remediation.blocked != wanted.blocked
+            || words(&current.cluster_faults) != words(&part.cluster_faults)
+            || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
+                current.conditions.named(&want.type_).is_some_and(|known| known.text.message != want.message)
+            });
     if differs {
         return Difference::Words;
     }
@@ -211,12 +212,12 @@ mod tests {
         "2025-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn standing_with(conditions: &serde_json::Value) -> ControllerStatus {
+    fn written_with(conditions: &serde_json::Value) -> ControllerStatus {
         let conditions: Vec<Condition> = serde_json::from_value(conditions.clone()).unwrap();
         ControllerStatus { conditions: Conditions::of(&conditions), ..ControllerStatus::default() }
     }
 
-    fn stands(part: NodeRuntimeHealthStatus) -> ControllerStatus {
+    fn status_of(part: NodeRuntimeHealthStatus) -> ControllerStatus {
         ControllerStatus {
             cluster_faults: part.cluster_faults,
             observed_generation: part.observed_generation,
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(fields, ["conditions", "observedGeneration", "remediation", "summary"], "no field of the probe");
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
-        let current = stands(part.clone());
+        let current = status_of(part.clone());
         assert_eq!(difference(&current, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();
         let again = node_part(&status_view, &["MinDurationNotReached: x".into()], &current, later);
@@ -265,7 +266,7 @@ mod tests {
         let before = node_part(&status_view, &[], &ControllerStatus::default(), now());
         let mut old = before.clone();
         old.conditions.retain(|condition| condition.type_ != "NodeStable");
-        let current = stands(old);
+        let current = status_of(old);
         assert_eq!(difference(&current, &node_part(&status_view, &[], &current, now())), Difference::None);
         let of = |stable| NodeStatusView { stable, ..status_view.clone() };
         let difference_of = |stable| difference(&current, &node_part(&of(stable), &[], &current, now()));
@@ -279,7 +280,7 @@ mod tests {
     fn restart_safe_true_is_not_vouched_for_when_the_word_is_too_old_but_false_stays() {
         let time = "2025-01-01T00:00:00Z";
         let with = |status: &str| {
-            standing_with(
+            written_with(
                 &json!([{"type": "RestartSafe", "status": status, "reason": "Clean", "message": "", "lastTransitionTime": time},
                                   {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": time}]),
             )

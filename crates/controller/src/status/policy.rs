@@ -58,16 +58,16 @@ pub fn policy_status(
 
 /// Whether a policy's conditions, or the faults of its storms, have changed: the writer writes that at once. Numbers and texts
 /// change with each remediation while many nodes are faulty, so they can wait.
-pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyStatus) -> bool {
+pub fn news_of_policy(current: &RemediationPolicyStatus, now: &RemediationPolicyStatus) -> bool {
     let verdicts = |status: &RemediationPolicyStatus| {
         let mut all: Vec<_> =
             status.conditions.iter().map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone())).collect();
         all.sort();
         all
     };
-    stands.observed_generation != now.observed_generation
-        || verdicts(stands) != verdicts(now)
-        || !stands.storms.iter().map(|storm| &storm.fault).eq(now.storms.iter().map(|storm| &storm.fault))
+    current.observed_generation != now.observed_generation
+        || verdicts(current) != verdicts(now)
+        || !current.storms.iter().map(|storm| &storm.fault).eq(now.storms.iter().map(|storm| &storm.fault))
 }
 
 /// Whether two statuses of a policy are equal, times aside.

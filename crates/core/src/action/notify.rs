@@ -1,7 +1,7 @@
 //! Notifies people.
 
 use super::params::{ActionParams, Properties};
-use super::traits::{Role, RunsOn, Traits};
+use super::traits::{Purpose, RunsOn, Traits};
 
 /// The parameters of the step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Notify {
 
 impl Properties for Notify {
     const TRAITS: Traits =
-        Traits { role: Role::Notify, for_node_conditions: true, ..Traits::resolves(RunsOn::Controller) };
+        Traits { purpose: Purpose::Notify, for_node_conditions: true, ..Traits::resolves(RunsOn::Controller) };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.notify.clone().unwrap_or_default())

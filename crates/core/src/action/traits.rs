@@ -7,7 +7,7 @@ use crate::fault::Daemon;
 
 /// What an action is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Purpose {
     /// It keeps pods away from the node while other steps resolve the fault.
     Contain,
     /// It may resolve the fault.
@@ -32,7 +32,7 @@ pub enum RunsOn {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Traits {
     /// What it is for.
-    pub role: Role,
+    pub purpose: Purpose,
     /// Who carries it out.
     pub runs_on: RunsOn,
     /// It marks the Node object for as long as the remediation lasts, and disturbs nothing that runs there. It is done once, and no step
@@ -58,7 +58,7 @@ impl Traits {
     /// An action that resolves a fault, with every other trait absent.
     pub(super) const fn resolves(runs_on: RunsOn) -> Self {
         Self {
-            role: Role::Resolve,
+            purpose: Purpose::Resolve,
             runs_on,
             marks_node: false,
             evicts_pods: false,
@@ -73,24 +73,24 @@ impl Traits {
 
     /// An action of the controller that keeps pods away.
     pub(super) const fn contains() -> Self {
-        Self { role: Role::Contain, for_node_conditions: true, ..Self::resolves(RunsOn::Controller) }
+        Self { purpose: Purpose::Contain, for_node_conditions: true, ..Self::resolves(RunsOn::Controller) }
     }
 }
 
 impl ActionType {
     /// Whether it may resolve a fault.
     pub fn resolves(self) -> bool {
-        self.traits().role == Role::Resolve
+        self.traits().purpose == Purpose::Resolve
     }
 
     /// Whether it keeps pods away from the node while other steps resolve the fault.
     pub fn contains(self) -> bool {
-        self.traits().role == Role::Contain
+        self.traits().purpose == Purpose::Contain
     }
 
     /// Whether it only tells people.
     pub fn notifies(self) -> bool {
-        self.traits().role == Role::Notify
+        self.traits().purpose == Purpose::Notify
     }
 
     /// Whether it disturbs what runs on the node. A policy limits how often that may be done to one node.

@@ -42,9 +42,9 @@ impl Block {
         matches!(self.reason, BlockReason::ProbeNotReporting | BlockReason::StaleEvidence)
     }
 
-    /// Whether nobody can check the node now, or act on it: that says nothing about any step.
+    /// Whether nobody can act on the node, or check it, or the fault may be going away: that says nothing about any step.
     pub const fn prevents_any_try(&self) -> bool {
-        self.is_of_node || self.awaits_check()
+        self.is_of_node || self.awaits_check() || matches!(self.reason, BlockReason::NotConfirmed)
     }
 
     /// Whether it is unknown which rule the fault is for.
@@ -59,9 +59,8 @@ impl Block {
 
     /// Whether the block says nothing about the step: nobody could try it, or nobody knew enough about the fault. Such a step costs no
     /// attempt, and no harsher step replaces it.
-    pub fn is_no_verdict(&self) -> bool {
-        let is_unconfirmed = self.reason == BlockReason::NotConfirmed;
-        self.prevents_any_try() || is_unconfirmed || self.waits_for_window() || self.is_ambiguous()
+    pub const fn is_no_verdict(&self) -> bool {
+        self.prevents_any_try() || self.waits_for_window() || self.is_ambiguous()
     }
 
     /// Whether a wait of that length is useless: the node has reached its limit, and the limit lasts longer.

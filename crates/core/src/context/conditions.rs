@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{NodeContext, ObservedFault};
-use crate::condition_history::{asked, rules};
+use crate::condition_history::{matchers, rules};
 use crate::external_condition::{ConditionState, ObservedCondition, askings, state_of};
 use crate::faults::ShowsIn;
 use crate::policy::Rule;
@@ -15,7 +15,7 @@ use crate::tri_state::TriState;
 /// whether or not the kubelet still reports.
 pub(crate) fn seen<'a>(node: &NodeContext<'_>) -> impl Iterator<Item = ObservedFault<'a>> {
     let is_asked = |observed: &&ObservedCondition| {
-        asked(node.policies.iter().copied()).any(|asked| asked.is_met_by(&observed.condition))
+        matchers(node.policies.iter().copied()).any(|matcher| matcher.is_met_by(&observed.condition))
     };
     let view = node.view.into_iter();
     view.flat_map(move |view| {
@@ -51,14 +51,15 @@ pub(crate) fn is_other(node: &NodeContext<'_>, fault: &RemediationFault) -> bool
         ConditionState::Absent => true,
         ConditionState::Contradictory => false,
         ConditionState::As(now) if now.status != was.status => !askings(rules(policies()), kind).iter().any(|asking| {
-            asking.iter().any(|asked| asked.status == was.status) && asking.iter().any(|asked| asked.is_met_by(now))
+            asking.iter().any(|matcher| matcher.status == was.status)
+                && asking.iter().any(|matcher| matcher.is_met_by(now))
         }),
         ConditionState::As(now) => {
-            let of_type = || asked(policies()).filter(|asked| asked.kind == *kind);
+            let of_type = || matchers(policies()).filter(|matcher| matcher.kind == *kind);
             // While any rule asks for the condition in its current state, the fault is there, even if another rule excludes its
             // reason.
-            let is_met = of_type().any(|asked| asked.is_met_by(now));
-            !is_met && of_type().any(|asked| asked.status == now.status)
+            let is_met = of_type().any(|matcher| matcher.is_met_by(now));
+            !is_met && of_type().any(|matcher| matcher.status == now.status)
         }
     }
 }

@@ -59,6 +59,7 @@ pub(crate) fn gather<'a>(
         .into_iter()
         .map(|name| {
             let (view, report, flap) = (views.at(name), reports.at(name), flaps.at(name));
+            let pods_read = reads.at(name).copied();
             let mut pods = pods.remove(name).unwrap_or_default();
             // The order of the list must not matter: the same pod must be judged the same.
             pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
@@ -72,13 +73,15 @@ pub(crate) fn gather<'a>(
             let mut node = Box::new(NodeContext {
                 name,
                 all_suspended: snapshot.suspended.as_deref(),
+                clock_disputed: snapshot.clock_disputed.as_deref(),
                 view,
                 report,
                 command: commands.at(name),
                 probe,
                 seen: Vec::new(),
                 pods,
-                pods_read: reads.at(name).copied(),
+                pods_read,
+                pods_unread: snapshot.pods_unread && pods_read.is_none_or(|age| age > stuck::FRESH),
                 around: MatchContext {
                     pods: Some(&snapshot.pods_seen),
                     runtime: view.and_then(|view| view.runtime_version.as_deref()),

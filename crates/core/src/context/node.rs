@@ -68,6 +68,8 @@ pub(crate) struct NodeContext<'a> {
     pub name: &'a str,
     /// Who has suspended all remediation, and why.
     pub all_suspended: Option<&'a str>,
+    /// Why it is not known what time it is.
+    pub clock_disputed: Option<&'a str>,
     pub view: Option<&'a NodeView>,
     pub report: Option<&'a ReportView>,
     pub command: Option<&'a CommandView>,
@@ -78,6 +80,8 @@ pub(crate) struct NodeContext<'a> {
     pub pods: Vec<&'a SuspectPod>,
     /// Time since the controller read all DaemonSet pods of the node.
     pub pods_read: Option<Duration>,
+    /// Whether a pod of a DaemonSet may be missing from `pods` because nobody could read it.
+    pub pods_unread: bool,
     /// What rules may ask about the pods and the node.
     pub around: MatchContext<'a>,
     /// Conditions on the Node that some policy asks for.

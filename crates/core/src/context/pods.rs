@@ -1,15 +1,11 @@
 //! The pod of a fault, and what hangs below it.
 
 use super::{ClusterContext, NodeContext, ObservedFault};
-use crate::fault::{Fault, PodRef};
+use crate::fault::Fault;
 use crate::faults::Holds;
+use crate::matching::pod_of;
 use crate::snapshot::SuspectPod;
 use crate::stuck;
-
-/// The pod of a fault.
-pub(crate) fn pod_of(fault: &Fault) -> Option<&PodRef> {
-    fault.target.pod.as_ref().or(fault.subject.pod.as_ref())
-}
 
 /// Whether the API server reports that the fault's pod is being deleted.
 pub(crate) fn is_terminating(ctx: ClusterContext<'_>, fault: &Fault) -> bool {

@@ -6,6 +6,8 @@
 //! their slots, and the pending cleanup.
 //!
 //! `NodeCommand`s: whether a command is active is unknown, so nothing starts on that node.
+//!
+//! Clocks: while two of them contradict each other, it is unknown what time it is. So all nodes wait like an unreadable one.
 
 use std::collections::BTreeMap;
 
@@ -57,14 +59,14 @@ pub(crate) fn of_node(node: &NodeContext<'_>) -> Option<String> {
     ))
 }
 
-/// Whether all open work on the node waits because its Node object cannot be read.
+/// Whether all open work on the node waits because its Node object, or the time, cannot be read.
 pub(crate) fn is_frozen(node: &NodeContext<'_>) -> bool {
-    node.view.is_some_and(|view| view.unreadable.is_some())
+    node.clock_disputed.is_some() || node.view.is_some_and(|view| view.unreadable.is_some())
 }
 
 /// Whether anything may start on the node.
 pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
-    if let Some(why) = of_node(node) {
+    if let Some(why) = node.clock_disputed.map(ToOwned::to_owned).or_else(|| of_node(node)) {
         return Err(Block::new(BlockReason::ActionsDisabled, &why).of_node());
     }
     let Some((name, remediation)) = node.unreadable else { return Ok(()) };
@@ -76,9 +78,12 @@ pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
     Err(Block::new(BlockReason::ActionsDisabled, &message).of_node())
 }
 
-/// The blocks to report for the nodes, whether or not a node has a fault.
+/// The blocks to report for the nodes, whether or not a node has a fault. The clocks are reported only where something waits: on all
+/// nodes it would be a write to each of them.
 pub(crate) fn blocked(nodes: &Nodes<'_>, requeue: &mut Requeue) -> Vec<Blocked> {
-    let mut block =
-        |node: &NodeContext<'_>| Some(may_begin(node).err()?.about(node.name.to_owned(), None, None, requeue));
+    let mut block = |node: &NodeContext<'_>| {
+        let is_told = node.clock_disputed.is_none() || !node.open.is_empty();
+        Some(may_begin(node).err().filter(|_| is_told)?.about(node.name.to_owned(), None, None, requeue))
+    };
     nodes.values().filter_map(|node| block(node)).collect()
 }

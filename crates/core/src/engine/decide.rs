@@ -210,13 +210,13 @@ fn leftovers<'a>(
         updates.values().flatten().map(|update| (update.remediation.name.as_str(), &update.remediation)).collect();
     let mut gone = stale::jobs(ctx, &after, slots);
     // A remediation that cannot be read may still need its markers on the node.
-    let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
+    let is_live = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
     for node in nodes.values() {
         let mine = updates.get(node.name);
         let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|update| &update.remediation).collect();
         let command = stale::command(ctx, node, &remediations);
         let is_known = !unreadable::is_frozen(node);
-        let markers = if is_known { cleanup::stale_markers(ctx, node, stands) } else { Vec::new() };
+        let markers = if is_known { cleanup::stale_markers(ctx, node, is_live) } else { Vec::new() };
         if mine.is_some() || command.is_some() || !markers.is_empty() {
             gone.entry(node.name).or_default().extend(command.into_iter().chain(markers));
         }

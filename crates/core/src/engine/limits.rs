@@ -137,12 +137,12 @@ pub(super) fn spent<'r>(
     let limit = policy.limits.per_node;
     let steps = remediations.flat_map(|remediation| &remediation.steps);
     // An action that failed or gave no answer may have changed the node too.
-    let asked = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
-    let asked = asked.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
+    let attempts = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
+    let attempts = attempts.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
     let mut executed: Vec<Timestamp> = Vec::new();
     let mut busy: Vec<(Timestamp, Duration)> = Vec::new();
     // An attempt that is about to change its executor is one action, not two.
-    for step in asked.filter(|step| step.state != StepState::Scheduled) {
+    for step in attempts.filter(|step| step.state != StepState::Scheduled) {
         let at = step.executed_at.or(step.started_at);
         executed.extend(at.filter(|at| since(now, *at) < limit.window));
         if let Some(end) = step.clear_since.or(step.finished_at) {

@@ -4,7 +4,7 @@ use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
 use crate::command::OutcomeReason;
-use crate::context::{Block, NodeContext, ObservedFault, Probe, evidence};
+use crate::context::{Block, NodeContext, ObservedFault, Probe};
 use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::BlockReason;
@@ -123,10 +123,10 @@ fn is_skipped(
     let procedure = procedure::of(&step.action);
     // A new remediation skips such a step. It does not do without one that isolates the node, where others are possible. An open
     // remediation waits.
-    let is_off = evidence::may_be_touched(cx.node, open_fault.kind).is_err();
-    let is_new = update.remediation.identity.is_none() && (is_off || !step.action.contains());
-    if let Some(block) = select::require_available(cx, &open_fault, step).err().filter(|_| is_new) {
-        if is_off {
+    let is_new =
+        |block: &Block| update.remediation.identity.is_none() && (block.prevents_any_try() || !step.action.contains());
+    if let Some(block) = select::require_available(cx, &open_fault, step).err().filter(is_new) {
+        if block.prevents_any_try() {
             skip_blocked_step(cx, update, open_fault, rule, step, &block);
             return true;
         }

@@ -14,12 +14,7 @@ use crate::remediation::Remediation;
 /// Maximum number of records of manual requests that never began, for each policy.
 const NEVER_BEGAN: u32 = 20;
 
-/// Maximum number of records that one pass removes. After a limit is lowered, there may be thousands of them. A pass ends when
-/// all its effects are complete, so no other decision is made while the API server is slow to delete. The next passes remove the
-/// rest: a pass that has done anything is followed by another at once.
-const AT_ONCE: usize = 64;
-
-/// Finished remediations beyond the limit or the time to live of their policy, oldest first, up to the limit of one pass.
+/// Finished remediations beyond the limit or the time to live of their policy, oldest first.
 ///
 /// Some records stay longer, because decisions depend on them. First, records of remediations that executed an action in the last
 /// hour, or in the period for which actions on a node and nodes with a new fault are counted. (A fault that could not be resolved
@@ -69,7 +64,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, requeue: &mut Requeue) 
         }
     }
     gone.sort_unstable();
-    gone.into_iter().take(AT_ONCE).map(|(_, name)| Effect::DeleteRemediation { name: name.to_owned() }).collect()
+    gone.into_iter().map(|(_, name)| Effect::DeleteRemediation { name: name.to_owned() }).collect()
 }
 
 /// Whether it is the record of a manual request with which nothing began: no decision depends on it.

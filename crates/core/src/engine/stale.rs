@@ -62,7 +62,8 @@ pub(super) fn command(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediatio
         .any(|step| step.operation_id == command.operation_id);
     let ttl = Duration::from_secs(command.ttl_seconds.into());
     let is_old = since(ctx.snapshot.now, command.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
-    (is_known || is_old).then(|| Effect::WithdrawCommand { node: node.name.to_owned() })
+    (is_known || is_old)
+        .then(|| Effect::WithdrawCommand { node: node.name.to_owned(), operation_id: command.operation_id.clone() })
 }
 
 /// Whether the controller withdraws a command although the end of its attempt is still awaited.

@@ -135,12 +135,13 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
             (None, Some(block)) if block.is_no_verdict() => (StepState::Cancelled, block.message()),
-            // Every call for it failed: nobody was asked. A node that goes down for a reboot may have been asked all the same.
+            // Nobody was asked: every call for it failed, or the controller waited for something else, such as the end of an older object.
+            // A node that goes down for a reboot may have been asked all the same.
             (None, None) if is_unasked(record) => {
                 if let Some(step) = update.remediation.current_step_mut() {
                     step.reason = Some(OutcomeReason::RequestFailed);
                 }
-                (StepState::Failed, "the API server did not take the request in time")
+                (StepState::Failed, "the controller could not begin it in time; its log says why")
             }
             (None, _) => return time_out(cx, update, record, "the action could not be started in time"),
         };

@@ -32,7 +32,7 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 struct FaultSpread<'a> {
     /// Nodes on which it is confirmed.
-    sick: Vec<&'a NodeView>,
+    affected: Vec<&'a NodeView>,
     /// Nodes on which it is new, including those that do not show it any more.
     fresh: Vec<&'a NodeView>,
     /// How many of the nodes in `fresh` do not show it any more.
@@ -40,8 +40,8 @@ struct FaultSpread<'a> {
 }
 
 impl FaultSpread<'_> {
-    fn sick(&self) -> u32 {
-        count(&self.sick)
+    fn affected(&self) -> u32 {
+        count(&self.affected)
     }
 
     fn fresh(&self) -> u32 {
@@ -119,7 +119,7 @@ impl<'a> StormDetector<'a> {
         }
         for (kind, is_fresh) in met {
             let spread = self.spreads.entry(kind).or_default();
-            spread.sick.push(view);
+            spread.affected.push(view);
             if is_fresh {
                 spread.fresh.push(view);
             }
@@ -153,7 +153,7 @@ impl<'a> StormDetector<'a> {
         let stand = |(kind, spread): (&FaultType, &FaultSpread<'_>)| {
             let rising = || self.storm(&spread.fresh, from, || StormPhase::Rising);
             let passing = || StormPhase::Passing(max_concurrent(helped(policy, *kind, remediations, now)));
-            Some((*kind, rising().or_else(|| self.storm(&spread.sick, from, passing))?))
+            Some((*kind, rising().or_else(|| self.storm(&spread.affected, from, passing))?))
         };
         self.spreads.iter().filter_map(stand).collect()
     }
@@ -162,14 +162,14 @@ impl<'a> StormDetector<'a> {
     pub fn views(&self, policy: &Policy, storms: &BTreeMap<FaultType, Storm>) -> Vec<StormView> {
         let mut all: Vec<_> =
             storms.iter().filter_map(|(kind, storm)| Some((*kind, storm, self.spreads.get(kind)?))).collect();
-        all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));
+        all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.affected(), *kind)));
         let status_view = |(kind, storm, spread): (FaultType, &Storm, &FaultSpread<'_>)| StormView {
             fault: kind,
             max_concurrent: match storm.phase {
                 StormPhase::Rising => 0,
                 StormPhase::Passing(max_concurrent) => max_concurrent,
             },
-            nodes: spread.sick(),
+            nodes: spread.affected(),
             new: spread.fresh(),
             evidence: self.evidence(policy, kind, storm, spread),
         };
@@ -194,17 +194,18 @@ impl<'a> StormDetector<'a> {
         } else {
             format!(
                 "{} of {selected} nodes have {kind}: only a few are remediated at a time, as long as that helps",
-                spread.sick()
+                spread.affected()
             )
         };
-        let of = if rises { &spread.fresh } else { &spread.sick };
+        let of = if rises { &spread.fresh } else { &spread.affected };
         let common = shared(of, &self.selected).map_or_else(String::new, |common| format!("; {common}"));
         what + &common
     }
 }
 
-/// How many remediations resolved the fault by an action and began after the last one that did not help. A fault that was
-/// remediated while it was new may have been resolved before it showed that many nodes have it: it is no evidence.
+/// How many remediations resolved the fault by an action and began after the last one that did not help. One that has tried nothing
+/// is no evidence. Nor is a fault that was remediated while it was new: it may have been resolved before it showed that many nodes
+/// have it.
 fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Remediation>, now: Timestamp) -> u32 {
     let is_mine = |remediation: &&Remediation| {
         let is_over = matches!(remediation.phase, Phase::Succeeded | Phase::Failed | Phase::Quarantined);
@@ -216,8 +217,11 @@ fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Reme
     let has = |remediation: &Remediation, is: &dyn Fn(&RemediationFault) -> bool| {
         remediation.faults.iter().any(|fault| fault.kind == kind && is(fault))
     };
-    let in_vain = |fault: &RemediationFault| fault.state == Resolution::Exhausted || fault.resolved_after_exhaustion();
-    let failed = ended.iter().filter(|remediation| has(remediation, &in_vain));
+    let in_vain = |remediation: &Remediation, fault: &RemediationFault| {
+        let was_exhausted = fault.state == Resolution::Exhausted || fault.resolved_after_exhaustion();
+        was_exhausted && remediation.has_tried(&fault.id)
+    };
+    let failed = ended.iter().filter(|remediation| has(remediation, &|fault| in_vain(remediation, fault)));
     let last = failed.filter_map(|remediation| remediation.finished_at).max();
     let later = ended.iter().filter(|remediation| last.is_none_or(|last| remediation.started_at >= last));
     let resolved = later.filter(|remediation| {

@@ -10,7 +10,7 @@ use crate::context::{NodeContext, ObservedFault, Probe, exclusion};
 use crate::fault::{Fault, FaultState, Severity};
 use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
-use crate::plan::{BlockReason, Blocked, Health, NodeStatusView, Remedy, SelfHealing};
+use crate::plan::{AssignedRule, BlockReason, Blocked, Health, NodeStatusView, SelfHealing};
 use crate::policy::{Mode, RuleMatch};
 use crate::procedure::pending_reboot;
 use crate::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
@@ -25,8 +25,8 @@ const PHRASE: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeStatusView>>);
 
-/// The state of a node at rest: its first policy, the kubelet's version, and whether the node does not flap.
-type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState);
+/// The state of a node at rest: its first policy, the kubelet's version, whether the node does not flap, and whether pods are unread.
+type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState, bool);
 
 impl<'a> Resting<'a> {
     /// The status view of one node.
@@ -37,10 +37,10 @@ impl<'a> Resting<'a> {
         update: Option<&RemediationUpdate>,
         blocked: &[&Blocked],
     ) -> Arc<NodeStatusView> {
-        let Some(stands) = at_rest(node).filter(|_| update.is_none() && blocked.is_empty()) else {
+        let Some(key) = at_rest(node).filter(|_| update.is_none() && blocked.is_empty()) else {
             return Arc::new(status_view(ctx, node, update, blocked));
         };
-        let view = self.0.entry(stands).or_insert_with(|| Arc::new(status_view(ctx, node, None, &[])));
+        let view = self.0.entry(key).or_insert_with(|| Arc::new(status_view(ctx, node, None, &[])));
         debug_assert_eq!(**view, status_view(ctx, node, None, &[]), "of node {}", node.name);
         Arc::clone(view)
     }
@@ -55,7 +55,7 @@ fn at_rest<'a>(node: &NodeContext<'a>) -> Option<Stands<'a>> {
     let is_left_alone = exclusion::is_suspended(node) || exclusion::of_the_node(node).is_some();
     (node.probe == Probe::Reporting && remembered == 0 && !is_noted && !is_left_alone).then(|| {
         let first = node.policies.first().map(|policy| policy.name.as_str());
-        (first, view.kubelet_version.as_deref(), node.stable)
+        (first, view.kubelet_version.as_deref(), node.stable, node.pods_unread)
     })
 }
 
@@ -73,7 +73,7 @@ fn status_view(
         top_fault: top_fault(node).map(phrase).unwrap_or_default(),
         activity: bounded(&activity(ctx, node, remediation, blocked), PHRASE),
         policy: policy(node, remediation),
-        remedies: node.seen.iter().filter_map(|seen| remedy(node, seen)).collect(),
+        assigned_rules: node.seen.iter().filter_map(|seen| assigned_rule(node, seen)).collect(),
         remediation: remediation.map(|remediation| remediation.name.clone()),
         stopped: readiness::stopped(ctx, node),
         kubelet_version: node.view.and_then(|view| view.kubelet_version.clone()),
@@ -103,14 +103,14 @@ fn policy(node: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<S
     remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
 }
 
-/// The remedy that is available for a fault.
-fn remedy(node: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, Remedy)> {
+/// The policy and rule for a fault.
+fn assigned_rule(node: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, AssignedRule)> {
     let policy = node.policy_for(&seen.fault)?;
     let rule = match node.rule_of(policy, &seen.fault) {
         RuleMatch::Rule(rule) => Some(rule.name.clone()),
         RuleMatch::Perhaps(..) | RuleMatch::Nothing => None,
     };
-    Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
+    Some((seen.fault.id.clone(), AssignedRule { policy: policy.name.clone(), rule }))
 }
 
 fn health(node: &NodeContext<'_>) -> Health {
@@ -265,7 +265,7 @@ fn pods_progressing(node: &NodeContext<'_>) -> TriState {
     if held_up().any(|fault| fault.state == FaultState::Confirmed) {
         return TriState::False;
     }
-    let is_checked = node.view.is_some() && node.probe == Probe::Reporting;
+    let is_checked = node.view.is_some() && node.probe == Probe::Reporting && !node.pods_unread;
     if held_up().next().is_some() || !is_checked || node.pods.iter().any(|pod| !pod.ready) {
         TriState::Unknown
     } else {

@@ -35,19 +35,19 @@ fn what_nobody_can_ask_for_is_not_kept() {
 #[test]
 fn it_is_met_by_type_status_and_reason() {
     let hung = condition("KernelDeadlock", TriState::True, "DockerHung");
-    for (asked, is_met) in [
+    for (matcher, is_met) in [
         (asking("KernelDeadlock", TriState::True, &[]), true),
         (asking("KernelDeadlock", TriState::True, &["TaskHung", "DockerHung"]), true),
         (asking("KernelDeadlock", TriState::True, &["TaskHung"]), false),
         (asking("KernelDeadlock", TriState::False, &[]), false),
         (asking("Kernel", TriState::True, &[]), false),
     ] {
-        assert_eq!(asked.is_met_by(&hung), is_met, "{asked:?}");
-        assert_eq!(asked.is_met_among(std::slice::from_ref(&hung)), is_met, "{asked:?}");
+        assert_eq!(matcher.is_met_by(&hung), is_met, "{matcher:?}");
+        assert_eq!(matcher.is_met_among(std::slice::from_ref(&hung)), is_met, "{matcher:?}");
         let fault = observed(hung.clone()).fault("w1", false);
-        assert_eq!(asked.is_for(&fault), is_met, "{asked:?}");
+        assert_eq!(matcher.is_for(&fault), is_met, "{matcher:?}");
         // A fault of another kind is none of it, whatever its subject says.
-        assert!(!asked.is_for(&Fault { kind: FaultType::HungContainer, ..fault }));
+        assert!(!matcher.is_for(&Fault { kind: FaultType::HungContainer, ..fault }));
     }
 }
 
@@ -97,8 +97,8 @@ fn statuses_that_rules_ask_for_together_are_one_fault() {
     ] {
         assert_eq!(statuses_with(status, &askings), want.into_iter().collect(), "{status:?} {askings:?}");
     }
-    let stands =
+    let observed_as =
         |status| ObservedCondition { statuses: [False, Unknown].into(), ..observed(condition("Ready", status, "r")) };
-    assert_eq!(stands(False).id("w1"), stands(Unknown).id("w1"));
-    assert_ne!(stands(False).id("w1"), observed(condition("Ready", False, "r")).id("w1"));
+    assert_eq!(observed_as(False).id("w1"), observed_as(Unknown).id("w1"));
+    assert_ne!(observed_as(False).id("w1"), observed(condition("Ready", False, "r")).id("w1"));
 }

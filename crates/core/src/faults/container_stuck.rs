@@ -6,9 +6,11 @@ use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, container_of, evidence, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, answer, container_of, evidence, lists, of_pod, short,
 };
-use crate::observation::{ContainerSeen, ContainerState, ListRound, RemovalSeen, RemovalState, RuntimeKind};
+use crate::observation::{
+    ContainerSeen, ContainerState, ListRound, Observations, Reading, RemovalSeen, RemovalState, RuntimeKind, TaskAnswer,
+};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
@@ -38,6 +40,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
     };
     let mut coverage = Coverage::new(Verdict::Clean { checked });
+    let max_age = findings.task_max_age;
     let mut found = |container: &ContainerSeen, impact: &str, (message, lines): (String, Vec<String>)| {
         let (subject, target) = container_of(container);
         findings.sightings.push(Sighting {
@@ -74,18 +77,33 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
     }
     let is_removed = |id: &str| removals.iter().any(|removal| removal.container.id == id);
+    let mut unasked = Vec::new();
     for container in lists.containers.iter().filter(|container| !is_removed(&container.id)) {
-        if let Some(how) = unfinished(container, lists) {
-            let impact = if is_replaced(container, lists) {
-                "its files and its name stay, and the kubelet tries to stop it again and again"
-            } else {
-                "its pod gets no further as long as it is so"
-            };
-            found(container, impact, in_between(container, how));
-        } else if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
-            // A probe that has just begun does not know since when. A container that was given up is clean.
-            coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
+        let Some(how) = unfinished(container, lists) else {
+            if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
+                // A probe that has just begun does not know since when. A container that was given up is clean.
+                coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
+            }
+            continue;
+        };
+        match failed_to_start(container, seen, max_age) {
+            Ok(true) => {}
+            Ok(false) => {
+                let impact = if is_replaced(container, lists) {
+                    "its files and its name stay, and the kubelet tries to stop it again and again"
+                } else {
+                    "its pod gets no further as long as it is so"
+                };
+                found(container, impact, in_between(container, how));
+            }
+            Err(verdict) => {
+                unasked.push(&container.id);
+                coverage.named.insert(container.id.clone(), verdict);
+            }
         }
+    }
+    for id in unasked {
+        findings.ask(id);
     }
     Ok(coverage)
 }
@@ -103,6 +121,20 @@ fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static s
         }
         ContainerState::Unknown => Some("in a state that the runtime does not know"),
         ContainerState::Running | ContainerState::Exited => None,
+    }
+}
+
+/// Whether the start of a created container has failed. Docker lists it as created for as long as it is there. Asked by id, it
+/// reports an exit code, and the kubelet knows that the container has ended.
+fn failed_to_start(container: &ContainerSeen, seen: &Observations, max_age: Duration) -> Result<bool, Verdict> {
+    if seen.kind != RuntimeKind::Docker || container.state != ContainerState::Created {
+        return Ok(false);
+    }
+    match seen.tasks.get(&container.id) {
+        // Docker holds the lock of a container while it starts it.
+        Some(Reading::Hung { .. }) => Ok(false),
+        Some(reading) => answer(reading, seen.now, "its state", max_age).map(|(task, _)| *task == TaskAnswer::Ended),
+        None => Err(Verdict::undecided("Docker was not asked yet whether its start has failed")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `FrozenCgroup`: a container that is frozen while the runtime creates it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, Holds, NOT_WORSE, Remedy};
 use crate::condition_type::ConditionType;
@@ -9,7 +10,7 @@ use crate::finding::{
     Check, Component, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, bounded_pod, container_of, lists,
     of_pod, pod_of, short,
 };
-use crate::observation::{ContainerSeen, Observations, ProcessRole};
+use crate::observation::{ContainerSeen, FrozenSeen, HostSeen, Observations, ProcessRole};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
@@ -40,11 +41,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// person may have paused a container that runs. Nobody pauses one that does not run yet, and the call that creates it waits
 /// forever.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let (host, checked) = answer(&seen.host, seen.now, "control groups", STALE)?;
-    let frozen = match &host.frozen {
-        Ok(frozen) => frozen,
-        Err(why) => return Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
-    };
+    let (host, frozen, checked) = frozen(seen)?;
     let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), checked));
     let mut reported = BTreeSet::new();
@@ -88,6 +85,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         findings.sightings.push(Sighting { target, ..sighting.into() });
     }
     Ok(coverage)
+}
+
+/// The check of the node, and the frozen containers in creation that it found.
+pub(super) fn frozen(seen: &Observations) -> Result<(&HostSeen, &[FrozenSeen], Duration), Verdict> {
+    let (host, checked) = answer(&seen.host, seen.now, "control groups", STALE)?;
+    match &host.frozen {
+        Ok(frozen) => Ok((host, frozen, checked)),
+        Err(why) => Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
+    }
 }
 
 /// The sandbox or the container that a shim or a conmon serves, with its pod. `None`: it is not the kubelet's. Docker lists what it

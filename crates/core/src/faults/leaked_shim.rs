@@ -54,13 +54,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let both = listed.min(checked_at);
     // A shim whose process is gone is not leaked any more, whatever the lists say.
     let mut coverage = Coverage::new(absent(table, checked_at));
-    if let Some(process) = table.unproven.iter().find(|process| process.possible_role == PossibleRole::Shim) {
+    let of_crio = seen.kind == RuntimeKind::CriO;
+    let possible_role = if of_crio { PossibleRole::Monitor } else { PossibleRole::Shim };
+    if let Some(process) = table.unproven.iter().find(|process| process.possible_role == possible_role) {
         coverage.others = unproven(process);
     }
     for process in &table.processes {
         let Some((id, living_children)) = process.role.serves() else { continue };
         let is_conmon = matches!(process.role, ProcessRole::Monitor { .. });
-        if is_conmon != (seen.kind == RuntimeKind::CriO) {
+        if is_conmon != of_crio {
             continue;
         }
         match orphan_state(id, lists) {

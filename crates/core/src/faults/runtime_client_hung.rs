@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::frozen_cgroup::frozen;
 use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
@@ -88,6 +89,11 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
             }
         }
     }
+    // Where it is not known what is frozen, each of them may wait for a frozen container, and is not to be ended.
+    if let (Err(verdict), false) = (frozen(seen), old.is_empty()) {
+        coverage.others = verdict;
+        return Ok(coverage);
+    }
     old.sort_by_key(|client| (client.process.start_ticks, client.process.pid));
     // Without lists, the pods of the clients are not known. A client may be tracked under its pod.
     if let (Err(verdict), false) = (lists(seen), old.is_empty()) {
@@ -170,9 +176,8 @@ fn whose<'a>(
     let sandbox_id = container.map(|one| one.sandbox_id.as_str()).or(sandbox.map(|one| one.id.as_str())).or(of_shim);
     let pod = sandbox_id.and_then(|id| pod_of(id, seen));
     let pod = pod.or_else(|| container.and_then(|one| one.pod.as_ref()).or(of_conmon).map(crate::finding::bounded_pod));
-    let frozen = seen.host.value().and_then(|host| host.frozen.as_ref().ok());
     let is_of_it = |serves: &str| serves == id || sandbox_id == Some(serves);
-    let frozen = frozen.is_some_and(|all| all.iter().any(|one| is_of_it(&one.serves)));
+    let frozen = frozen(seen).is_ok_and(|(_, all, _)| all.iter().any(|one| is_of_it(&one.serves)));
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
 }
 

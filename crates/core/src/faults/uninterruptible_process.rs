@@ -150,6 +150,7 @@ fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
         let UnprovenProcess { pid, start_ticks, command, waited, possible_role, .. } = process;
         let role = match possible_role {
             PossibleRole::Shim => "shim by its name",
+            PossibleRole::Monitor => "conmon by its name",
             PossibleRole::NetworkPlugin => "child of the runtime",
             PossibleRole::RuntimeClient => "runtime client by its name or its caller",
             PossibleRole::Other => "part of the runtime by its name",

@@ -157,8 +157,8 @@ fn reboots_in_a_row_are_no_flap_with_all_that_they_go_through() {
     let faults =
         faults.map(|kind| Fault { id: Fault::identity(kind, "n"), state: FaultState::Confirmed, ..fault(kind) });
     for round in 0..2 {
-        let stands = [TriState::True, TriState::False, TriState::Unknown, TriState::False, TriState::True];
-        for (ready, at) in stands.into_iter().zip([0, 10, 50, 70, 90]) {
+        let readies = [TriState::True, TriState::False, TriState::Unknown, TriState::False, TriState::True];
+        for (ready, at) in readies.into_iter().zip([0, 10, 50, 70, 90]) {
             flaps.note_ready("n", &node(ready, round * 100 + at), secs(round * 100 + at));
         }
         flaps.note_report("n", &report(&faults), secs(round * 100 + 75));

@@ -14,8 +14,8 @@ fn set(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(|one| (*one).to_owned()).collect()
 }
 
-fn seen(of: &[(&str, &str)], owner: Option<&str>, asked: &[&str]) -> BTreeMap<PodRef, PodSeen> {
-    BTreeMap::from([(pod("cart"), PodSeen::Read(PodTraits::of(&labels(of), owner, &set(asked))))])
+fn seen(of: &[(&str, &str)], owner: Option<&str>, keys: &[&str]) -> BTreeMap<PodRef, PodSeen> {
+    BTreeMap::from([(pod("cart"), PodSeen::Read(PodTraits::of(&labels(of), owner, &set(keys))))])
 }
 
 fn selects(requirement: Requirement) -> Matching {

@@ -123,6 +123,8 @@ pub struct UnprovenProcess {
 pub enum PossibleRole {
     /// A shim, by its name.
     Shim,
+    /// A conmon, by its name.
+    Monitor,
     /// A network plugin, because the runtime has called it.
     NetworkPlugin,
     /// `runc` or a similar tool, by its name or by its caller.

@@ -65,7 +65,7 @@ impl SelfHealing {
 
 /// The policy and rule for one fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remedy {
+pub struct AssignedRule {
     /// The policy that remediates the fault. Of those that select the node and have a rule for the fault, it has precedence.
     pub policy: String,
     /// Its rule for the fault. `None`: no policy that selects the node has one.
@@ -86,7 +86,7 @@ pub struct NodeStatusView {
     /// Policy that applies.
     pub policy: Option<String>,
     /// The policy and rule for each fault, by its id. Empty for a node that no policy selects.
-    pub remedies: BTreeMap<String, Remedy>,
+    pub assigned_rules: BTreeMap<String, AssignedRule>,
     /// Open remediation.
     pub remediation: Option<String>,
     /// Whether a person has stopped a remediation here, for as long as that counts.

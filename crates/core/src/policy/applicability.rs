@@ -88,9 +88,9 @@ fn why_not(rule: &Rule, fault: &Fault, around: &MatchContext<'_>) -> String {
             return "match.namespaces asks for a pod, and it is about none".to_owned();
         };
         let only = Match::No == super::Namespaces { except: Vec::new(), ..namespaces.clone() }.hold(about);
-        let (field, asked) =
+        let (field, expected) =
             if only { ("namespaces", &namespaces.only) } else { ("excludedNamespaces", &namespaces.except) };
-        return format!("match.{field} is {}, and its pod is {pod}", list(asked.iter().map(String::as_str)));
+        return format!("match.{field} is {}, and its pod is {pod}", list(expected.iter().map(String::as_str)));
     }
     of_matching(&rule.matching, about, around)
 }
@@ -98,16 +98,16 @@ fn why_not(rule: &Rule, fault: &Fault, around: &MatchContext<'_>) -> String {
 fn of_matching(matching: &Matching, about: PodOfFault<'_>, around: &MatchContext<'_>) -> String {
     let known = |known: Option<&str>| bounded(known.unwrap_or("not known"), crate::version::MAX_LENGTH);
     if matching.of_runtime(around.runtime) == Match::No {
-        let asked = matching.runtimes.iter().map(|one| match &one.versions {
+        let expected = matching.runtimes.iter().map(|one| match &one.versions {
             Some(versions) => format!("{} {versions}", one.name),
             None => one.name.clone(),
         });
         let found = known(around.runtime);
-        return format!("match.runtimes asks for {}, and the node's is {found}", list(asked));
+        return format!("match.runtimes asks for {}, and the node's is {found}", list(expected));
     }
     if matching.of_kubelet(around.kubelet) == Match::No {
-        let asked = list(matching.kubelets.iter().map(ToString::to_string));
-        return format!("match.kubeletVersions asks for {asked}, and the node's is {}", known(around.kubelet));
+        let expected = list(matching.kubelets.iter().map(ToString::to_string));
+        return format!("match.kubeletVersions asks for {expected}, and the node's is {}", known(around.kubelet));
     }
     let field = matching.field_of_pod();
     let PodOfFault::Pod(pod) = about else { return format!("match.{field} asks for a pod, and it is about none") };
@@ -116,11 +116,11 @@ fn of_matching(matching: &Matching, about: PodOfFault<'_>, around: &MatchContext
     };
     let owner = seen.owner.as_deref().unwrap_or(NO_OWNER);
     if !matching.owner_kinds.is_empty() && !matching.owner_kinds.contains(owner) {
-        let asked = list(matching.owner_kinds.iter().map(String::as_str));
-        return format!("match.ownerKinds asks for {asked}, and the owner of pod {pod} is {owner}, {}", seen.was());
+        let expected = list(matching.owner_kinds.iter().map(String::as_str));
+        return format!("match.ownerKinds asks for {expected}, and the owner of pod {pod} is {owner}, {}", seen.was());
     }
-    let asked = matching.pods.iter().flat_map(|selector| &selector.0);
-    let unmet = asked.into_iter().find(|one| one.of_pod(seen) == Match::No);
+    let expected = matching.pods.iter().flat_map(|selector| &selector.0);
+    let unmet = expected.into_iter().find(|one| one.of_pod(seen) == Match::No);
     match unmet {
         Some(one) => format!(
             "match.podSelector asks for {}, and pod {pod} has {}, {}",

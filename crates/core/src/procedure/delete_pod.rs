@@ -6,10 +6,12 @@ use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{ActionType, DeletePod};
 use crate::context::{Block, ClusterContext, NodeContext, pods};
 use crate::fault::{Fault, FaultState};
+use crate::kubelet;
+use crate::matching::pod_of;
 use crate::moment::{clock, since};
 use crate::plan::{BlockReason, Operation};
 use crate::policy::{Rule, Step};
-use crate::remediation::{Executor, Remediation};
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 use crate::snapshot::{NodeView, SuspectPod};
 use crate::stuck;
 
@@ -26,6 +28,16 @@ impl Procedure for DeletePod {
         require_stuck_pod(cx).map(|()| Executor::Controller)
     }
 
+    /// The pod is being deleted, although nobody has recorded that. No attempt begins for a pod that is.
+    fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
+        let mut same = node.pods.iter().filter(|pod| Some(&pod.pod) == record.target.pod.as_ref());
+        if record.state == StepState::Scheduled && same.any(|pod| pod.overdue.is_some()) {
+            record.state = StepState::Verifying;
+            record.executed_at = Some(cluster.snapshot.now);
+            record.say("the pod is being deleted since this attempt began");
+        }
+    }
+
     fn operation(&self, cx: &AttemptContext<'_>, _: &Fault) -> Option<Operation> {
         cx.record.target.pod.clone().map(Operation::DeletePod)
     }
@@ -35,7 +47,7 @@ impl Procedure for DeletePod {
 fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
     let StepContext { cluster: ctx, node, rule, step, seen } = *cx;
     let fault = &seen.fault;
-    let name = pods::pod_of(fault).map_or_else(String::new, ToString::to_string);
+    let name = pod_of(fault).map_or_else(String::new, ToString::to_string);
     let Some(pod) = pods::suspect(node, fault).filter(|pod| pod.daemon_set.is_some()) else {
         let message = format!("pod {name} is not known as a DaemonSet's pod: only those are deleted");
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
@@ -51,6 +63,13 @@ fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
     if let Some(taint) = node.view.and_then(NodeView::repels_daemon_sets) {
         let message = format!(
             "pod {name}: under the taint {taint} of {} it would have no successor; blocked until the taint is removed from the node",
+            node.name
+        );
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
+    }
+    if let Some(pressure) = node.view.and_then(kubelet::pressure) {
+        let message = format!(
+            "pod {name}: a new pod on {} would fare no better under {pressure}; blocked until this condition of the node is False",
             node.name
         );
         return Err(Block::new(BlockReason::ActionsDisabled, &message));

@@ -124,7 +124,7 @@ impl MarkForReboot {
             return Poll::End(StepState::Cancelled, why.to_owned());
         }
         // The marker ends at the time in its command, whatever has changed in the policy since.
-        let timeout = command.and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
+        let timeout = command.and_then(lifetime).map_or(step.timeout, |lifetime| lifetime.min(step.timeout));
         if age >= timeout {
             let (name, last_answer, timeout) = (node.name, last_answer(record), timeout.as_secs());
             let why = format!("nobody has booted node {name} anew within {timeout}s: {last_answer}");
@@ -188,7 +188,7 @@ fn closed_reason(node: &NodeContext<'_>, policy: &Policy, record: &StepRecord, n
 }
 
 /// How long the node keeps the marker of this command by itself.
-fn stands_for(command: &ActionCommand) -> Option<Duration> {
+fn lifetime(command: &ActionCommand) -> Option<Duration> {
     Some(Duration::from_secs(command.marker_expires_after_seconds?.into()))
 }
 

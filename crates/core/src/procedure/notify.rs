@@ -41,7 +41,7 @@ fn notice(node: &str, fault: &Fault, message: Option<&str>, unchecked: &str) -> 
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }
 
-/// The message that the API server rejected the last step before this notification, skipped steps aside; `None` = it did not.
+/// That the controller could not have the last step before this notification executed, skipped steps aside; `None` = it could.
 fn not_executed(node: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
     let steps = node.open.iter().flat_map(|remediation| &remediation.steps);
     let was_skipped = |step: &StepRecord| step.state == StepState::Refused && step.started_at.is_none();
@@ -50,5 +50,5 @@ fn not_executed(node: &NodeContext<'_>, notification: &StepRecord) -> Option<Str
         .filter(|step| !was_skipped(step));
     let refused = before.next_back().filter(|step| step.is_refused_call())?;
     let message = bounded(&refused.message, MAX_SENTENCE);
-    Some(format!("{} was not executed, because the API server refused it: {message}", refused.phrase()))
+    Some(format!("{} was not executed: {message}", refused.phrase()))
 }

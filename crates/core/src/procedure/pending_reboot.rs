@@ -47,8 +47,9 @@ pub(crate) fn until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation
     let now = ctx.snapshot.now;
     let still = |until: Timestamp| (until > now).then_some(until);
     let ttl = Duration::from_secs(ctx.settings.command_ttl_seconds.into());
-    // After this time no probe starts the command, whichever of its reports the controller has not seen yet.
-    let unheard = step.scheduled_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
+    // After this time no probe starts the command, whichever of its reports the controller has not seen yet: the controller
+    // withdraws it at the end of its time, and a probe that is cut off then counts that time from when it first read it.
+    let unheard = step.scheduled_at.checked_add(ttl.saturating_mul(2).saturating_add(ctx.settings.cache_lag)).ok()?;
     let report = node.report.filter(|_| node.probe == Probe::Reporting);
     let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
     // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.

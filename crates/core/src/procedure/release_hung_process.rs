@@ -7,6 +7,7 @@ use crate::action::{Action, ReleaseHungProcess, Signal};
 use crate::command::ActionCommand;
 use crate::context::{Block, ClusterContext, NodeContext, pods};
 use crate::fault::{Fault, Role};
+use crate::matching::pod_of;
 use crate::plan::{BlockReason, Operation};
 use crate::remediation::Executor;
 
@@ -45,7 +46,7 @@ fn require_no_running_pods(
     {
         return Ok(());
     }
-    let pod = pods::pod_of(fault).map_or_else(|| "its pod".to_owned(), |pod| format!("pod {pod}"));
+    let pod = pod_of(fault).map_or_else(|| "its pod".to_owned(), |pod| format!("pod {pod}"));
     let message = format!(
         "{} ({}): killing its shim would end all containers of {pod}, which is not being deleted; delete the pod, or \
          set allowRunningPods in the step",

@@ -144,6 +144,11 @@ impl StepRecord {
         !self.action.ends_boot() || answer.is_delivered() || !self.reason.is_some_and(OutcomeReason::is_delivered)
     }
 
+    /// Whether anything may have been done in it, by its own record.
+    pub const fn was_begun(&self) -> bool {
+        self.started_at.is_some() || self.executed_at.is_some()
+    }
+
     /// Counts a round that was executed now.
     pub fn count_round(&mut self, is_empty: bool, now: Timestamp) {
         let (count, empty) = self.rounds.map_or((0, 0), |rounds| (rounds.count, rounds.empty));
@@ -163,7 +168,7 @@ impl StepRecord {
         self.finished_at = Some(now);
     }
 
-    /// Whether the API server refused the controller's own call: no node was asked, and nothing was touched.
+    /// Whether the controller could not make its own call, or the API server refused it: no node was asked, and nothing was touched.
     pub const fn is_refused_call(&self) -> bool {
         // A node that answered so had the command, which the record tells by its start.
         matches!(self.state, StepState::Failed)

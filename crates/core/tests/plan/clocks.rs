@@ -1,10 +1,12 @@
 //! Clocks that are set: what was recorded ahead of the clock is waited for no longer than what is recorded now.
 
 use jiff::SignedDuration;
+use nrh_core::engine::plan;
+use nrh_core::fault::FaultType;
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
 
-use crate::samples::{cont, hung, kill, notify};
+use crate::samples::{cont, hung, kill, notify, policy, rule};
 use crate::world::{ClearedBy, World, secs};
 
 /// Two hours, and as far as a machine without a battery is off.
@@ -44,6 +46,26 @@ fn a_step_of_tomorrow_that_has_not_resolved_is_followed_in_its_time() {
             "set back by {back:#}"
         );
     }
+}
+
+/// This clock may be ten minutes ahead, so that all attempts seem to be past their time.
+#[test]
+fn while_nobody_knows_the_time_nothing_starts_and_nothing_ends() {
+    const WHY: &str = "two clocks differ";
+    let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(false)])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1", "n2"]);
+    world.inject("n1", hung("log"), None);
+    world.run(secs(20));
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Verifying);
+    world.inject("n2", hung("log"), None);
+    world.now += SignedDuration::from_mins(10);
+    let mut snapshot = world.snapshot();
+    assert_ne!(plan(&snapshot, &world.settings).effects, []);
+    snapshot.clock_disputed = Some(WHY.to_owned());
+    let held = plan(&snapshot, &world.settings);
+    assert_eq!(held.effects, []);
+    let told: Vec<&str> = held.blocked.iter().filter(|one| one.message == WHY).map(|one| one.node.as_str()).collect();
+    assert_eq!(told, ["n1", "n2"], "{:?}", held.blocked);
 }
 
 #[test]

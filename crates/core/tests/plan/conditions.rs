@@ -58,7 +58,7 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
     );
     let fault = &status_view.cluster_faults[0];
     assert_eq!(fault.message, "condition KernelDeadlock of the Node is True (DockerHung): task docker blocked");
-    let remedy = &status_view.remedies[&fault.id];
+    let remedy = &status_view.assigned_rules[&fault.id];
     assert_eq!((remedy.policy.as_str(), remedy.rule.as_deref()), ("other", Some("r")));
     Seen::of("NodeCondition", "containerd", Way::MadeUp).record();
 }

@@ -12,8 +12,8 @@ use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, not
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, written};
 
 /// A node with these pods, whose fault nothing resolves unless said.
-fn sick(ladder: &[Step], pods: usize) -> World {
-    let mut world = World::sick(hung("x"), ClearedBy::Kill, ladder);
+fn sick(steps: &[Step], pods: usize) -> World {
+    let mut world = World::sick(hung("x"), ClearedBy::Kill, steps);
     world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
     world
 }
@@ -120,9 +120,9 @@ fn the_pod_above_a_hung_process_is_not_evicted() {
 
 #[test]
 fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
-    let ladder = [cordon(), drain(), kill(true), notify()];
+    let steps = [cordon(), drain(), kill(true), notify()];
     let decided = |may| {
-        let mut world = sick(&ladder, 1);
+        let mut world = sick(&steps, 1);
         world.may_evict = may;
         world.pass()
     };
@@ -135,7 +135,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
         blocked.blocked
     );
     // What is known to be lacking keeps nobody from the other steps.
-    let mut world = sick(&ladder, 1);
+    let mut world = sick(&steps, 1);
     world.may_evict = TriState::False;
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);

@@ -15,7 +15,7 @@ use nrh_simulate::workload::Workload;
 use nrh_simulate::world::{PodLike, WorldNode};
 use proptest::prelude::*;
 
-use crate::by_hand::manual;
+use crate::manual::manual;
 use crate::samples::{backing_off, creating, failed, fault, overdue, pod, today, tomorrow, workload};
 use crate::world::{ClearedBy, World, secs};
 

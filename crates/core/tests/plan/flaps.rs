@@ -312,7 +312,7 @@ fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_faul
     assert_eq!(told_after(150, 320, 30), None, "away for too long at once");
 }
 
-/// Whatever the rhythm: no more acts than the ladder has steps for each time that it is tried, which is once an hour.
+/// Whatever the rhythm: no more acts than the rule has steps for each time that it is tried, which is once an hour.
 #[test]
 fn a_flapping_node_gets_no_more_acts_than_its_limits() {
     try_few(file!(), 24, &prop::collection::vec(1_u64..400, 1..60), |gaps| {

@@ -99,7 +99,7 @@ fn render(text: &mut String, plan: &Plan) {
             Effect::TimeOutHandOff { remediation, node, handed, at, why } => {
                 line("expire hand-off", format!("{remediation} {node} {} {at} {why}", json(handed)));
             }
-            Effect::WithdrawCommand { node } => line("withdraw command", node.clone()),
+            Effect::WithdrawCommand { node, .. } => line("withdraw command", node.clone()),
             Effect::DeleteJob { operation_id } => line("delete job", operation_id.clone()),
             Effect::DeleteRemediation { name } => line("delete", name.clone()),
         }
@@ -146,7 +146,7 @@ fn remediation(one: &Remediation) -> String {
 }
 
 fn node(one: &NodeStatusView) -> String {
-    let remedies: Vec<_> = one.remedies.iter().map(|(id, remedy)| (id, &remedy.policy, &remedy.rule)).collect();
+    let remedies: Vec<_> = one.assigned_rules.iter().map(|(id, remedy)| (id, &remedy.policy, &remedy.rule)).collect();
     let stopped = one.stopped.as_ref().map(|stopped| (&stopped.remediation, &stopped.message, stopped.at));
     let conditions = [one.probe_reporting, one.self_healing.status(), one.pods_progressing, one.stable];
     format!(

@@ -15,13 +15,13 @@ use nrh_simulate::remediator::Remediator;
 use crate::samples::{asked, cont, cordon, fault, hand_off, hung, notify, secs, step};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, written};
 
-fn sick(ladder: &[Step]) -> World {
-    World::sick(hung("x"), ClearedBy::HandOff, ladder)
+fn sick(steps: &[Step]) -> World {
+    World::sick(hung("x"), ClearedBy::HandOff, steps)
 }
 
 /// The node is handed off, and its step is recorded as started.
-fn handed(ladder: &[Step], how: Remediator) -> World {
-    let mut world = sick(ladder);
+fn handed(steps: &[Step], how: Remediator) -> World {
+    let mut world = sick(steps);
     world.node("n1").remediator = how;
     for _ in 0..3 {
         world.pass();

@@ -36,8 +36,8 @@ fn with_pods(mut world: World, pods: usize) -> World {
     world
 }
 
-fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, ladder: &[Step], pods: usize) -> World {
-    with_pods(World::sick(fault, by, ladder), pods)
+fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, steps: &[Step], pods: usize) -> World {
+    with_pods(World::sick(fault, by, steps), pods)
 }
 
 /// All records of drains.
@@ -86,14 +86,14 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         assert!(record.message.contains("since the node cannot end them"), "{}", record.message);
     }
     // What resolves it does not wait for that.
-    let ladder = [cordon(), drain(), restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
+    let steps = [cordon(), drain(), restart(true), notify()];
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "command RestartRuntime", "uncordon"]);
     // Nor does anything harsher follow, where the policy says so.
     let stop = Step { on_failure: OnFailure::Stop, ..drain() };
-    let ladder = [cordon(), stop, restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
+    let steps = [cordon(), stop, restart(true), notify()];
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
@@ -287,8 +287,8 @@ fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
 #[test]
 fn a_dry_run_says_that_it_would_be_left_out() {
     let shadow = Step { mode: Mode::DryRun, ..drain() };
-    let ladder = [cordon(), shadow, restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
+    let steps = [cordon(), shadow, restart(true), notify()];
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
     world.run(secs(120));
     let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
     assert_eq!(record.state, StepState::Simulated);

@@ -124,7 +124,7 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
 }
 
 #[test]
-fn the_ladder_is_climbed_when_a_step_does_not_resolve() {
+fn the_next_step_follows_when_a_step_does_not_resolve() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
@@ -135,7 +135,7 @@ fn the_ladder_is_climbed_when_a_step_does_not_resolve() {
 }
 
 #[test]
-fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
+fn attempts_cool_down_and_after_the_last_step_a_person_is_called() {
     let mut twice = cont();
     twice.max_attempts = 2;
     let mut world = World::sick(plugin(), None, &[cordon(), twice, notify()]);
@@ -163,8 +163,8 @@ fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
 
 #[test]
 fn steps_that_cannot_apply_are_left_out() {
-    let ladder = [delete_pod(), clean_up(), cont()];
-    let plan = World::sick(hung("log"), ClearedBy::Cont, &ladder).plan();
+    let steps = [delete_pod(), clean_up(), cont()];
+    let plan = World::sick(hung("log"), ClearedBy::Cont, &steps).plan();
     assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)");
     for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
         let plan = World::sick(fault(kind, "x"), ClearedBy::CleanupOrphans, &[cont(), clean_up()]).plan();
@@ -259,7 +259,7 @@ fn the_outlook_says_what_is_done() {
 }
 
 #[test]
-fn a_step_that_fails_for_good_may_end_the_ladder() {
+fn a_step_that_fails_for_good_may_be_the_last() {
     let mut first = cont();
     (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[first, kill(true), notify()]);

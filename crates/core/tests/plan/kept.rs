@@ -1,4 +1,4 @@
-//! Nodes that stay cordoned after the ladder is at its end: for how long, and what ends it sooner.
+//! Nodes that stay cordoned after the last step: for how long, and what ends it sooner.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn keep(quarantine_for: Duration) -> Step {
     kept(quarantine_for, Duration::from_mins(5))
 }
 
-/// One node with a hung container that nothing resolves, until its ladder is at its end.
+/// One node with a hung container that nothing resolves, until no step is left.
 fn contained(steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), None, steps);
     world.until(secs(2_000), "quarantined", |world| world.remediations.values().any(Remediation::is_quarantined));
@@ -126,7 +126,7 @@ fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
     assert!(world.remediations.values().all(|remediation| !remediation.is_live()));
 }
 
-/// The same node, with another fault for which another policy has this ladder.
+/// The same node, with another fault for which another policy has these steps.
 fn with_another(keep_first: Duration, steps: &[Step], by: impl Into<Option<ClearedBy>>) -> World {
     let mut world = contained(&[keep(keep_first), notify()]);
     let mut other: Policy = world.policies[0].clone();
@@ -163,7 +163,7 @@ fn another_policys_faults_are_resolved_meanwhile_and_the_cordon_is_given_back() 
 #[test]
 fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
     let long = Step { timeout: secs(3_000), ..crate::samples::kill(false) };
-    // While the other's ladder is still under way, and when that keeps its node cordoned as well.
+    // While the other's steps are still under way, and when that keeps its node cordoned as well.
     for steps in [vec![cordon(), long], vec![keep(HOURS_4), notify()]] {
         let mut world = with_another(Duration::from_mins(20), &steps, None);
         pass_time(&mut world, secs(1_500));
@@ -211,7 +211,7 @@ fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_l
 }
 
 #[test]
-fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
+fn a_policy_that_comes_and_goes_does_not_begin_its_steps_anew() {
     let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     world.policies[0].suspend = true;
     pass_time(&mut world, secs(60));
@@ -307,7 +307,7 @@ fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
 }
 
 #[test]
-fn what_has_gone_by_itself_was_not_resolved_by_its_ladder() {
+fn what_has_gone_by_itself_was_not_resolved_by_its_steps() {
     let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     // More often than a fault may come back that was resolved.
     for times in 1..=4 {

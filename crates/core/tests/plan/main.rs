@@ -9,7 +9,6 @@
 mod answers;
 mod approvals;
 mod budgets;
-mod by_hand;
 mod cleanup;
 mod clocks;
 mod conditions;
@@ -28,6 +27,7 @@ mod invariants;
 mod kept;
 mod kubelet;
 mod ledger_model;
+mod manual;
 mod marks;
 mod matching;
 mod outlooks;

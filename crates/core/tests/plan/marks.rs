@@ -13,8 +13,8 @@ use nrh_simulate::world::Kured;
 use crate::samples::{asked, cordon, fault, mark_for_reboot, notify, reboot, secs, silent};
 use crate::world::{Chaos, ClearedBy, World, acts, command, reasons};
 
-fn sick(ladder: &[Step]) -> World {
-    World::sick(silent(), ClearedBy::Reboot, ladder)
+fn sick(steps: &[Step]) -> World {
+    World::sick(silent(), ClearedBy::Reboot, steps)
 }
 
 fn record(world: &World) -> StepRecord {
@@ -28,8 +28,8 @@ fn is_marked(world: &World) -> bool {
 }
 
 /// A node that carries the mark, and a kured that waits.
-fn marked(ladder: &[Step]) -> World {
-    let mut world = sick(ladder);
+fn marked(steps: &[Step]) -> World {
+    let mut world = sick(steps);
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
     if world.approve("n1", "ann").is_some() {
@@ -214,8 +214,8 @@ fn only_for_what_a_boot_ends_and_not_while_nobody_knows_how_the_node_is() {
 #[test]
 fn one_reboot_in_a_remediation_by_whatever_hand() {
     for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
-        let ladder = [cordon(), first, second, notify()];
-        let mut world = World::sick(silent(), None, &ladder);
+        let steps = [cordon(), first, second, notify()];
+        let mut world = World::sick(silent(), None, &steps);
         world.run(secs(7200));
         let asked = world.did().iter().filter(|what| what.starts_with("command ")).count();
         assert_eq!((asked, world.nodes["n1"].boots.count), (1, 1), "{:?}", world.did());

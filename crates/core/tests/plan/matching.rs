@@ -51,7 +51,7 @@ fn the_rule_that_is_for_the_pod_is_taken_and_no_other() {
         labelled(&mut world, pod("log"), value);
         let plan = world.plan();
         assert_eq!(acts(&plan), [("n1".to_owned(), expected.to_owned())], "{value}");
-        let remedy = plan.nodes["n1"].remedies.values().next().unwrap();
+        let remedy = plan.nodes["n1"].assigned_rules.values().next().unwrap();
         assert_eq!(remedy.rule.as_deref(), Some(name));
     }
 }
@@ -71,7 +71,7 @@ fn what_nobody_has_read_is_held_and_goes_to_no_later_rule_and_no_other_policy() 
             let said = &plan.blocked[0].message;
             assert!(said.contains("rule first") && said.contains("kube-system/log are not known yet"), "{said}");
             assert_eq!(plan.nodes["n1"].self_healing, SelfHealing::Unknown, "nothing heals it now");
-            assert_eq!(plan.nodes["n1"].remedies.values().next().unwrap().rule, None);
+            assert_eq!(plan.nodes["n1"].assigned_rules.values().next().unwrap().rule, None);
         }
     }
 }
@@ -144,8 +144,8 @@ fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
 
 #[test]
 fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediation() {
-    let ladder = [cont(), kill(true), notify()];
-    let low = policy("low", &[narrowed("r", is("web"), &ladder)]);
+    let steps = [cont(), kill(true), notify()];
+    let low = policy("low", &[narrowed("r", is("web"), &steps)]);
     let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
     high.priority = 10;
     let begun = || {
@@ -267,9 +267,9 @@ fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun(
 }
 
 #[test]
-fn uncertainty_never_makes_the_ladder_pass_over_its_gentle_steps() {
-    let ladder = [cont(), cont(), kill(true), notify()];
-    let mut world = ill(&[policy("p", &[narrowed("r", is("web"), &ladder)])]);
+fn uncertainty_never_passes_over_gentle_steps() {
+    let rule = narrowed("r", is("web"), &[cont(), cont(), kill(true), notify()]);
+    let mut world = ill(&[policy("p", &[rule])]);
     labelled(&mut world, pod("log"), "web");
     world.pass();
     let known = std::mem::take(&mut world.pods);

@@ -1,6 +1,7 @@
 //! DaemonSet pods that make no progress.
 
 use nrh_core::engine::plan;
+use nrh_core::external_condition::{self, ExternalCondition};
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing};
 use nrh_core::policy::ActionType;
@@ -44,6 +45,21 @@ fn a_pod_that_nobody_checked_is_not_well() {
     snapshot.pods_read.clear();
     let plan = plan(&snapshot, &world.settings);
     assert!(plan.effects.is_empty(), "{:?}", plan.effects);
+}
+
+#[test]
+fn a_stuck_pod_is_not_deleted_under_resource_pressure() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    for kind in ["MemoryPressure", "DiskPressure", "PIDPressure"] {
+        let pressure = |status| external_condition::sorted(ExternalCondition::new(kind, status, "", ""));
+        world.node("n1").view.conditions = pressure("True");
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]), "{kind}");
+        assert!(plan.blocked[0].message.contains(kind), "{:?}", plan.blocked);
+        world.node("n1").view.conditions = pressure("False");
+        assert_eq!(acts(&world.plan()).len(), 1, "{kind}");
+    }
 }
 
 /// A pod with a failed container, with one thing of it changed.
@@ -113,7 +129,7 @@ fn only_daemon_set_pods_that_are_stuck_count() {
 
 #[test]
 fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
-    let ladder = [delete_pod()];
+    let steps = [delete_pod()];
     let mut own = hung("agent-1");
     own.state = FaultState::Suspected;
     let mut suspected_plugin = plugin();
@@ -127,7 +143,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         ("nothing", creating("n1", "agent-1"), None, false),
     ];
     for (name, suspect, cause, is_first) in cases {
-        let rules = [rule("r", &[FaultType::StuckDaemonSetPod], &ladder)];
+        let rules = [rule("r", &[FaultType::StuckDaemonSetPod], &steps)];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
         world.node("n1").pods.push(suspect);
         if let Some(cause) = cause {
@@ -195,8 +211,8 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
 /// That says nothing about the step.
 #[test]
 fn no_harsher_step_follows_while_the_pods_cannot_be_read() {
-    let ladder = [delete_pod(), hand_off("Fix"), notify()];
-    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &ladder)])], &["n1"]);
+    let rule = rule("r", &[FaultType::StuckDaemonSetPod], &[delete_pod(), hand_off("Fix"), notify()]);
+    let mut world = World::new(&[policy("p", &[rule])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.schedule();
     world.node("n1").pods[0].read = secs(30);
@@ -212,7 +228,7 @@ fn no_harsher_step_follows_while_the_pods_cannot_be_read() {
     assert!(steps.iter().all(|step| step.step_index != 1), "{steps:?}");
 }
 
-/// A node with a pod that should have gone 130 s ago, under a ladder that leaves it to people.
+/// A node with a pod that should have gone 130 s ago, under a rule that leaves it to people.
 fn with_overdue_pod() -> World {
     let rules = [
         rule("hung", &[FaultType::HungContainer], &[cont(), notify()]),
@@ -294,6 +310,35 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
     let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action.kind(), step.state)).collect();
     assert_eq!(states[0], (ActionType::DeletePod, StepState::Cancelled), "{states:?}");
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "{states:?}");
+}
+
+#[test]
+fn of_pods_that_nobody_could_read_it_is_not_known_that_they_progress() {
+    let world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[notify()])])], &["n1", "n2"]);
+    let mut snapshot = world.snapshot();
+    snapshot.pods_unread = true;
+    snapshot.pods_read.remove("n1");
+    let plan = plan(&snapshot, &world.settings);
+    let of = |node: &str| plan.nodes[node].pods_progressing;
+    assert_eq!((of("n1"), of("n2")), (TriState::Unknown, TriState::True), "the other was read as a whole");
+}
+
+/// The API server has accepted the deletion, and its answer was lost.
+#[test]
+fn a_deletion_that_was_not_recorded_counts_once_the_pod_is_being_deleted() {
+    let mut world = with_overdue_pod();
+    world.node("n1").pods = vec![backing_off("n1", "agent-1")];
+    world.pass();
+    let step = &mut world.remediations.values_mut().next().unwrap().steps[0];
+    (step.state, step.executed_at) = (StepState::Scheduled, None);
+    world.node("n1").deleted.clear();
+    world.node("n1").pods = vec![backing_off("n1", "agent-1")];
+    world.node("n1").pods[0].overdue = Some(secs(0));
+    world.tick(secs(5));
+    world.pass();
+    let step = &world.only_remediation().steps[0];
+    assert_eq!((step.state, step.executed_at), (StepState::Verifying, Some(world.now)));
+    assert_eq!(world.did(), ["delete agent-1"], "not again");
 }
 
 /// The same under two policies: one for the pod, one for what hangs below it.

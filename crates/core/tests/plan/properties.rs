@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use crate::events::{NODES, event, happen, with_losses};
 use crate::invariants::play;
-use crate::random_worlds::{any_worlds, ladders, round, tried, worlds};
+use crate::random_worlds::{any_worlds, round, some_steps, tried, worlds};
 use crate::samples::{policy, rule};
 use crate::told::Told;
 use crate::world::secs;
@@ -49,7 +49,7 @@ proptest! {
     fn the_same_in_any_order_gives_the_same(
         mut world in any_worlds(),
         rounds in prop::collection::vec(round(event()), 1..12),
-        other in ladders(),
+        other in some_steps(),
     ) {
         let mut second = policy("a-second", &[rule("r", &FaultType::ALL, &other)]);
         second.priority = 0;
@@ -69,11 +69,11 @@ proptest! {
     fn a_dry_run_beside_it_changes_nothing_that_is_done(
         mut world in worlds(),
         rounds in prop::collection::vec(round(event()), 1..25),
-        ladder in ladders(),
+        steps in some_steps(),
         priority in -1..=1,
     ) {
         let mut tried = world.clone();
-        let mut trial = policy("a-trial", &[rule("r", &FaultType::ALL, &ladder)]);
+        let mut trial = policy("a-trial", &[rule("r", &FaultType::ALL, &steps)]);
         (trial.mode, trial.priority) = (Mode::DryRun, priority);
         tried.policies.push(trial);
         for (turn, round) in rounds.iter().enumerate() {

@@ -28,7 +28,7 @@ fn reboot_drained() -> Step {
     Step { action: Action::Reboot(Reboot::default()), ..reboot() }
 }
 
-pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
+pub fn some_steps() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
     (twice.max_attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
@@ -128,8 +128,8 @@ fn world(policies: &[Policy], ceiling: u32) -> World {
 /// One policy for all nodes and all faults.
 pub fn worlds() -> impl Strategy<Value = World> {
     let matching = prop::option::weighted(0.3, Just(NOT_DB));
-    (ladders(), limits(), 1_u32..4, matching).prop_map(|(ladder, limits, ceiling, matching)| {
-        let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
+    (some_steps(), limits(), 1_u32..4, matching).prop_map(|(steps, limits, ceiling, matching)| {
+        let mut policy = policy("p", &[rule("r", &FaultType::ALL, &steps)]);
         let other = |value: &str| Requirement::NotIn(LABEL.into(), BTreeSet::from([value.to_owned()]));
         policy.rules[0].matching.pods = matching.map(|value| Selector(vec![other(value)]));
         policy.rules[0].conditions.push(asked());
@@ -154,7 +154,7 @@ pub fn any_worlds() -> impl Strategy<Value = World> {
     prop_oneof![worlds(), several()]
 }
 
-/// For all nodes or some of them, for all faults or some of them, with a ladder for each of its rules.
+/// For all nodes or some of them, for all faults or some of them, with some steps for each of its rules.
 fn one_of_several() -> impl Strategy<Value = Policy> {
     let is = |key: &str, value: &str| Requirement::In(key.into(), BTreeSet::from([value.to_owned()]));
     let selectors = vec![
@@ -173,10 +173,10 @@ fn one_of_several() -> impl Strategy<Value = Policy> {
         FaultType::StuckDaemonSetPod,
     ];
     let kinds = prop::sample::select(vec![FaultType::ALL.to_vec(), of_containers, of_nodes]);
-    let rules = prop::collection::vec((kinds, ladders(), any::<bool>()), 1..=2);
+    let rules = prop::collection::vec((kinds, some_steps(), any::<bool>()), 1..=2);
     (prop::sample::select(selectors), -1..=1, rules, limits()).prop_map(|(selector, priority, rules, limits)| {
-        let rules = rules.into_iter().enumerate().map(|(place, (kinds, ladder, asks))| {
-            let mut rule = rule(&format!("r{place}"), &kinds, &ladder);
+        let rules = rules.into_iter().enumerate().map(|(place, (kinds, steps, asks))| {
+            let mut rule = rule(&format!("r{place}"), &kinds, &steps);
             rule.conditions.extend(asks.then(asked));
             rule
         });

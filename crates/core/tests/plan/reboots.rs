@@ -17,8 +17,8 @@ fn drained_first() -> Step {
     Step { action: Action::Reboot(Reboot::default()), ..reboot() }
 }
 
-fn sick(ladder: &[Step]) -> World {
-    World::sick(silent(), ClearedBy::Reboot, ladder)
+fn sick(steps: &[Step]) -> World {
+    World::sick(silent(), ClearedBy::Reboot, steps)
 }
 
 fn record(world: &World) -> StepRecord {
@@ -213,6 +213,18 @@ fn a_command_that_was_not_begun_in_time_keeps_no_node_closed_once_a_check_shows_
     assert_eq!((is_cordoned(&world), world.only_remediation().phase), (false, Phase::Failed));
 }
 
+/// A probe that was cut off right after it read the command has the command's whole time from then on.
+#[test]
+fn a_node_in_the_same_boot_stays_closed_for_as_long_as_its_probe_may_begin_the_reboot() {
+    let mut world = unheard(&[cordon(), reboot(), notify()]);
+    world.policies.clear();
+    assert!(stays_cordoned(&mut world, 200));
+    world.node("n1").probe_runs = true;
+    assert!(stays_cordoned(&mut world, 80));
+    world.run(secs(60));
+    assert_eq!((is_cordoned(&world), world.only_remediation().phase), (false, Phase::Cancelled));
+}
+
 #[test]
 fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
@@ -258,7 +270,7 @@ fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
 
 #[test]
 fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
-    // Without a cordon in the ladder, and under somebody else's.
+    // Without a cordon among the steps, and under somebody else's.
     let mut world = sick(&[reboot(), notify()]);
     world.run(secs(120));
     assert_eq!(world.did(), ["notify"]);
@@ -269,14 +281,14 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
 
     // A drain that did not come to its end is none; what the node cannot end is not waited for.
     let all_the_same = Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() });
-    let ladder = [cordon(), Step { action: all_the_same, ..drain() }, drained_first(), notify()];
-    let hanging = |ladder: &[Step]| World::sick(plugin(), ClearedBy::Reboot, ladder);
-    let mut world = sick(&ladder);
+    let steps = [cordon(), Step { action: all_the_same, ..drain() }, drained_first(), notify()];
+    let hanging = |steps: &[Step]| World::sick(plugin(), ClearedBy::Reboot, steps);
+    let mut world = sick(&steps);
     world.node("n1").workloads = vec![workload("web")];
     world.node("n1").workloads[0].budget = Some("web".into());
     world.run(secs(900));
     assert!(!world.did().contains(&"command Reboot"), "{:?}", world.did());
-    let mut world = sick(&ladder);
+    let mut world = sick(&steps);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "drain", "drain", "command Reboot", "uncordon"]);
@@ -392,8 +404,8 @@ fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
 }
 
 /// A node whose probe cannot be reached right after the command was written.
-fn unheard(ladder: &[Step]) -> World {
-    let mut world = sick(ladder);
+fn unheard(steps: &[Step]) -> World {
+    let mut world = sick(steps);
     world.pass();
     world.tick(secs(5));
     world.pass();

@@ -176,11 +176,11 @@ fn texts_do_not_change_with_the_clock_alone() {
 #[test]
 fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
     // About a container, so that deleting a pod is no answer to it.
-    let ladder = |steps: &[_]| World::sick(hung("log"), None, steps).plan();
+    let planned = |steps: &[_]| World::sick(hung("log"), None, steps).plan();
     let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
-    assert_eq!(did(&ladder(&[cordon(), delete_pod(), notify()])), ["notify"]);
-    assert_eq!(did(&ladder(&[cordon(), cont(), notify()])), ["cordon"]);
-    assert_eq!(did(&ladder(&[cordon(), notify()])), ["cordon"], "wanted for itself");
+    assert_eq!(did(&planned(&[cordon(), delete_pod(), notify()])), ["notify"]);
+    assert_eq!(did(&planned(&[cordon(), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&planned(&[cordon(), notify()])), ["cordon"], "wanted for itself");
 }
 
 #[test]

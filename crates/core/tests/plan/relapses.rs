@@ -84,10 +84,10 @@ fn the_node_is_cordoned_anew() {
 /// Without a harsher step that resolves, or where nothing harsher is to follow, the same is done again.
 #[test]
 fn where_nothing_harsher_resolves_the_same_is_done_again() {
-    for ladder in [vec![cont(), notify()], vec![Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]] {
-        let mut world = sick(&ladder);
+    for steps in [vec![cont(), notify()], vec![Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]] {
+        let mut world = sick(&steps);
         again(&mut world);
-        assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"], "{ladder:?}");
+        assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"], "{steps:?}");
     }
 }
 

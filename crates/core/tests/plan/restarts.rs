@@ -38,8 +38,8 @@ fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
 #[test]
 fn never_by_a_job_even_where_one_could_start() {
     let with = Restart { unit: Some("crio.service".into()), skip_safety_check: true, start_if_stopped: false };
-    let ladder = [restart(Daemon::Runtime, with.clone())];
-    let world = World::sick(down(FaultType::RuntimeListHung), ClearedBy::RestartRuntime, &ladder);
+    let steps = [restart(Daemon::Runtime, with.clone())];
+    let world = World::sick(down(FaultType::RuntimeListHung), ClearedBy::RestartRuntime, &steps);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
     let plan = world.plan();
@@ -93,7 +93,7 @@ fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
         assert_eq!(reasons(&world(lasted, unsafe_for).plan()), [BlockReason::RestartUnsafe]);
     }
     assert_eq!(acts(&world(1500, 600).plan())[0].1, "notify");
-    // A kubelet waits for its runtime, of which people are told by that one's ladder.
+    // A kubelet waits for its runtime, of which people are told by that one's rule.
     let mut both = World::sick(down(FaultType::KubeletDown), None, &[kubelet(), notify()]);
     both.inject("n1", down(FaultType::RuntimeUnreachable), None);
     let node = both.node("n1");
@@ -122,12 +122,12 @@ fn a_kubelet_whose_start_waits_is_not_restarted_into_the_same_wait() {
 /// Told in bottlerocket-os/bottlerocket #4721.
 #[test]
 fn of_both_the_runtime_comes_first() {
-    let ladder = [kubelet(), runtime(), notify()];
+    let steps = [kubelet(), runtime(), notify()];
     for first in [FaultType::KubeletDown, FaultType::RuntimeUnreachable] {
         let mut world = World::sick(
             down(first),
             if first == FaultType::KubeletDown { ClearedBy::RestartKubelet } else { ClearedBy::RestartRuntime },
-            &ladder,
+            &steps,
         );
         let (second, cure) = if first == FaultType::KubeletDown {
             (FaultType::RuntimeUnreachable, ClearedBy::RestartRuntime)

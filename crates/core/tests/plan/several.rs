@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::events::{NODES, event_of_several, happen, with_losses};
 use crate::invariants::play;
-use crate::random_worlds::{ladders, round, several, tried};
+use crate::random_worlds::{round, several, some_steps, tried};
 use crate::samples::{fault, policy, rule};
 use crate::told::Told;
 use crate::world::{World, secs};
@@ -18,8 +18,8 @@ use crate::world::{World, secs};
 const ITS_OWN: FaultType = FaultType::DiskFull;
 
 /// A policy with work on every node, of which it can do nothing.
-fn disabled(how: u8, priority: i32, ladder: &[Step]) -> Policy {
-    let mut policy = Policy { priority, ..policy("a-bad", &[rule("r", &[ITS_OWN], ladder)]) };
+fn disabled(how: u8, priority: i32, steps: &[Step]) -> Policy {
+    let mut policy = Policy { priority, ..policy("a-bad", &[rule("r", &[ITS_OWN], steps)]) };
     match how {
         0 => policy.suspend = true,
         1 => policy.is_broken = true,
@@ -63,7 +63,7 @@ proptest! {
         rounds in prop::collection::vec(round(event_of_several()), 1..25),
         how in 0_u8..9,
         priority in -2..=2,
-        ladder in ladders(),
+        steps in some_steps(),
     ) {
         for policy in &mut world.policies {
             policy.rules.iter_mut().for_each(|rule| rule.faults.retain(|kind| *kind != ITS_OWN));
@@ -72,7 +72,7 @@ proptest! {
             world.inject(node, fault(ITS_OWN, "disk"), None);
         }
         let mut beside = world.clone();
-        beside.policies.push(disabled(how, priority, &ladder));
+        beside.policies.push(disabled(how, priority, &steps));
         for (turn, round) in rounds.iter().enumerate() {
             for world in [&mut world, &mut beside] {
                 happen(world, &round.event, turn);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use nrh_core::command::OutcomeReason;
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::moment::since;
 use nrh_core::plan::{BlockReason, Plan};
 use nrh_core::policy::{Amount, Mode, Step, StormLimit};
-use nrh_core::remediation::{Phase, Remediation};
+use nrh_core::remediation::{Phase, Remediation, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 
 use proptest::prelude::*;
@@ -138,6 +139,30 @@ fn what_does_not_help_begins_it_anew() {
     }
     let begun: Vec<usize> = after.into_iter().filter(|begun| *begun > 0).collect();
     assert_eq!(begun, [1, 2], "what had begun before the failure speaks for nothing");
+}
+
+/// One that came to nothing because nobody could check its node says nothing about the steps.
+#[test]
+fn what_was_not_tried_leaves_the_ramp_as_it_is() {
+    let mut world = fleet(40);
+    inject(&mut world, 0..30, ClearedBy::Cont, hung);
+    pass(&mut world, secs(600));
+    let most = |world: &World| world.plan().policies["p"].storms[0].max_concurrent;
+    while most(&world) < 4 {
+        pass(&mut world, secs(5));
+    }
+    for (reason, expected) in [(OutcomeReason::CheckFailed, 4), (OutcomeReason::Protected, 1)] {
+        let mut world = world.clone();
+        let is_over = |one: &&Remediation| one.phase == Phase::Succeeded;
+        let mut failed = world.remediations.values().find(is_over).unwrap().clone();
+        (failed.name, failed.phase, failed.finished_at) = ("failed".into(), Phase::Failed, Some(world.now));
+        failed.faults[0].state = Resolution::Exhausted;
+        for step in &mut failed.steps {
+            (step.state, step.reason, step.executed_at) = (StepState::Refused, Some(reason), None);
+        }
+        world.remediations.insert(failed.name.clone(), failed);
+        assert_eq!(most(&world), expected, "{reason:?}");
+    }
 }
 
 #[test]

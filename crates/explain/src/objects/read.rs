@@ -16,7 +16,7 @@ use nrh_api::view::report::owner;
 use nrh_api::view::{View, pods};
 use nrh_api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 use nrh_caller::ClusterArgs;
-use nrh_caller::{DEADLINE, client, code, list, objects_in};
+use nrh_caller::{DEADLINE, client, code, error_text, list, objects_in};
 use nrh_core::fault::{MAX_LINE, PodRef};
 use nrh_core::matching::pod_of;
 use nrh_core::policy::asks_of_pods;
@@ -190,6 +190,7 @@ impl Objects {
                 Ok(Ok(_)) => drop(self.gone.insert(named)),
                 // The other pods are most likely unreadable, too.
                 Ok(Err(error)) => {
+                    let error = error_text(&error.into());
                     self.unusable.push(format!("the labels of pods are not known: reading pod {named}: {error}"));
                     return;
                 }

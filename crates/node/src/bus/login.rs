@@ -13,10 +13,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::message::{Message, Value};
-use super::{BusError, Conversation, Stop};
+use super::message::Value;
+use super::{BusError, CallError, Conversation, good};
 use crate::deadline::within;
-use nrh_core::observation::BusStep;
 use nrh_core::text::bounded;
 
 const LOGIN: &str = "org.freedesktop.login1";
@@ -34,23 +33,9 @@ const VALUES: usize = 6;
 /// Why the login manager was not asked to reboot the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LoginError {
-    /// There is no bus, this process has no permission to ask it, or the server is no bus.
+    /// The call itself failed.
     #[error(transparent)]
-    Bus(#[from] BusError),
-    /// The connection broke, or could not be made.
-    #[error("the way to systemd's login manager over the system bus broke: {0}")]
-    Broken(String),
-    /// No answer in time.
-    #[error("no answer of systemd's login manager over the system bus within {}s", .0.as_secs())]
-    Silent(Duration),
-    /// The login manager, or the bus, refused.
-    #[error("{what}: {message}")]
-    Refused {
-        /// The call.
-        what: &'static str,
-        /// The error, with its text.
-        message: String,
-    },
+    Call(#[from] CallError),
     /// The login manager says that the machine cannot be rebooted, or not by this process.
     #[error(
         "systemd's login manager answers {0:?} when asked whether it can reboot the node (CanReboot), expected \"yes\": {1}"
@@ -64,15 +49,6 @@ pub(crate) enum LoginError {
     /// The reboot was requested, and its result is not known.
     #[error("the login manager was asked to reboot, and did not answer: {0}")]
     NotSeen(String),
-}
-
-impl From<Stop> for LoginError {
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Because(error) => error.into(),
-            Stop::Io(error) => Self::Broken(bounded(&error.to_string(), MAX_SAID)),
-        }
-    }
 }
 
 /// Whether the machine can be rebooted and no inhibitor blocks it; each call within `limit`. Returns a phrase on which
@@ -94,8 +70,8 @@ pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, Log
     let delays = allowed(&mut bus, limit).await?;
     let fields = [(1, PATH), (6, LOGIN), (2, MANAGER), (3, "Reboot")];
     let answer = match within(limit, bus.call_bool(&fields, false)).await {
-        Err(_) => return Err(LoginError::NotSeen(LoginError::Silent(limit).to_string())),
-        Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
+        Err(_) => return Err(LoginError::NotSeen(CallError::Silent(limit).to_string())),
+        Ok(Err(stop)) => return Err(LoginError::NotSeen(CallError::from(stop).to_string())),
         Ok(Ok(message)) => message,
     };
     // The bus reports that the login manager received the call and did not answer: the call may have worked.
@@ -103,18 +79,17 @@ pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, Log
     if let Some(error) = answer.error.as_ref().filter(|error| is_unanswered(error)) {
         return Err(LoginError::NotSeen(format!("the bus says {}", bounded(error, MAX_SAID))));
     }
-    good(answer, "asked for the reboot").map(|_| delays)
+    good(answer, "asked for the reboot")?;
+    Ok(delays)
 }
 
-async fn open(socket: &Path, limit: Duration) -> Result<Conversation, LoginError> {
-    let opened = within(limit, Conversation::open(socket, &mut BusStep::Connect)).await;
-    let opened = opened.map_err(|_| LoginError::Silent(limit))??;
-    opened.map_err(|message| LoginError::Refused { what: "the bus refused the connection", message })
+async fn open(socket: &Path, limit: Duration) -> Result<Conversation, CallError> {
+    within(limit, Conversation::connect(socket)).await.unwrap_or(Err(CallError::Silent(limit)))
 }
 
-async fn ask(bus: &mut Conversation, member: &'static str, limit: Duration) -> Result<Vec<Value>, LoginError> {
+async fn ask(bus: &mut Conversation, member: &'static str, limit: Duration) -> Result<Vec<Value>, CallError> {
     let message = within(limit, bus.ask_at(LOGIN, PATH, MANAGER, member, &[])).await;
-    good(message.map_err(|_| LoginError::Silent(limit))??, member)
+    good(message.map_err(|_| CallError::Silent(limit))??, member)
 }
 
 async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, LoginError> {
@@ -157,14 +132,5 @@ async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, Logi
 }
 
 fn odd(what: &str) -> LoginError {
-    BusError::Odd(what.to_owned()).into()
-}
-
-fn good(message: Message, what: &'static str) -> Result<Vec<Value>, LoginError> {
-    let Some(error) = message.error else { return Ok(message.values) };
-    let sentence = match message.values.first() {
-        Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
-        _ => String::new(),
-    };
-    Err(LoginError::Refused { what, message: format!("{error}{sentence}") })
+    CallError::from(BusError::Odd(what.to_owned())).into()
 }

@@ -13,10 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::message::{Message, Value};
-use super::{BUS, BusError, Conversation, SYSTEMD, Stop};
+use super::{BUS, BusError, CallError, Conversation, SYSTEMD, Stop, good};
 use crate::deadline::within;
-use nrh_core::observation::BusStep;
-use nrh_core::text::bounded;
 
 const MANAGER: &str = "/org/freedesktop/systemd1";
 const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
@@ -32,8 +30,6 @@ const PROPERTIES: [(&str, &str); 7] = [
     (SERVICE_INTERFACE, "MainPID"),
     (UNIT_INTERFACE, "Job"),
 ];
-/// Longest error text of systemd that is kept, in bytes.
-const MAX_SAID: usize = 200;
 /// Maximum number of job ends that may arrive before the answer that names our job.
 const MAX_ENDED: usize = 256;
 
@@ -71,23 +67,9 @@ impl UnitSeen {
 /// Why a request about a unit did not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
-    /// There is no bus, this process has no permission to ask it, or no bus answers.
+    /// A call itself failed.
     #[error(transparent)]
-    Bus(#[from] BusError),
-    /// The connection broke, or could not be made.
-    #[error("the way to systemd over the system bus broke: {0}")]
-    Broken(String),
-    /// No answer in time.
-    #[error("no answer of systemd over the system bus within {}s", .0.as_secs())]
-    Silent(Duration),
-    /// systemd, or the bus, refused.
-    #[error("{what}: {message}")]
-    Refused {
-        /// The call.
-        what: &'static str,
-        /// The error, with its text.
-        message: String,
-    },
+    Call(#[from] CallError),
     /// The unit's state has changed since it was read: no restart was requested.
     #[error("{unit} is {now} by now, it was {before} a moment ago")]
     Changed {
@@ -112,9 +94,9 @@ pub(crate) enum UnitError {
 ///
 /// # Errors
 /// Any reason why systemd cannot be asked, or does not answer in time.
-pub(crate) async fn check(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, UnitError> {
-    let ask = async { state_of(&mut open(socket).await?, unit).await };
-    within(limit, ask).await.unwrap_or(Err(UnitError::Silent(limit)))
+pub(crate) async fn check(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, CallError> {
+    let ask = async { state_of(&mut Conversation::connect(socket).await?, unit).await };
+    within(limit, ask).await.unwrap_or(Err(CallError::Silent(limit)))
 }
 
 /// Restarts the unit, or starts it where it does not run, as long as its state is still `seen`. Waits within `limit` for the
@@ -127,8 +109,8 @@ pub(crate) async fn check(socket: &Path, unit: &str, limit: Duration) -> Result<
 pub(crate) async fn restart(socket: &Path, unit: &str, seen: &UnitSeen, limit: Duration) -> Result<String, UnitError> {
     let mut asked = false;
     let result = within(limit, restart_of(socket, unit, seen, &mut asked)).await;
-    match result.unwrap_or(Err(UnitError::Silent(limit))) {
-        Err(error @ (UnitError::Broken(_) | UnitError::Silent(_) | UnitError::Bus(_))) if asked => {
+    match result.unwrap_or(Err(CallError::Silent(limit).into())) {
+        Err(UnitError::Call(error @ (CallError::Broken(_) | CallError::Silent(_) | CallError::Bus(_)))) if asked => {
             Err(UnitError::NotSeen { unit: unit.to_owned(), why: error.to_string() })
         }
         result => result,
@@ -137,19 +119,11 @@ pub(crate) async fn restart(socket: &Path, unit: &str, seen: &UnitSeen, limit: D
 
 impl From<Stop> for UnitError {
     fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Because(error) => error.into(),
-            Stop::Io(error) => Self::Broken(bounded(&error.to_string(), MAX_SAID)),
-        }
+        CallError::from(stop).into()
     }
 }
 
-async fn open(socket: &Path) -> Result<Conversation, UnitError> {
-    let bus = Conversation::open(socket, &mut BusStep::Connect).await?;
-    bus.map_err(|message| UnitError::Refused { what: "the bus refused the connection", message })
-}
-
-async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitError> {
+async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, CallError> {
     let loaded = bus.ask(MANAGER, MANAGER_INTERFACE, "LoadUnit", &[unit]).await?;
     let path = text(loaded, "asked for the unit")?;
     let mut values = Vec::new();
@@ -170,13 +144,13 @@ async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitEr
             job: next()?.number()?,
         })
     })();
-    let odd = || UnitError::Bus(BusError::Odd("asked how the unit stands: an answer of another kind".to_owned()));
+    let odd = || CallError::Bus(BusError::Odd("asked how the unit stands: an answer of another kind".to_owned()));
     seen.ok_or_else(odd)
 }
 
 /// `asked` is set once the restart may have been requested.
 async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool) -> Result<String, UnitError> {
-    let mut bus = open(socket).await?;
+    let mut bus = Conversation::connect(socket).await?;
     // Subscribe before the job begins: its end may come at once.
     let rule = "type='signal',sender='org.freedesktop.systemd1',interface='org.freedesktop.systemd1.Manager',\
                 member='JobRemoved'";
@@ -227,20 +201,11 @@ fn job_ended(message: &Message) -> Option<(String, String)> {
     }
 }
 
-fn good(message: Message, what: &'static str) -> Result<Vec<Value>, UnitError> {
-    let Some(error) = message.error else { return Ok(message.values) };
-    let sentence = match message.values.first() {
-        Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
-        _ => String::new(),
-    };
-    Err(UnitError::Refused { what, message: format!("{error}{sentence}") })
-}
-
 /// The only text of a successful answer.
-fn text(message: Message, what: &'static str) -> Result<String, UnitError> {
+fn text(message: Message, what: &'static str) -> Result<String, CallError> {
     match good(message, what)?.into_iter().next().and_then(Value::text) {
         Some(text) => Ok(text),
-        None => Err(UnitError::Bus(BusError::Odd(format!("{what}: an answer without a text")))),
+        None => Err(CallError::Bus(BusError::Odd(format!("{what}: an answer without a text")))),
     }
 }
 
@@ -291,18 +256,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cut = systemd(&folder, Restarts::CutAtReset);
         let message = restart(&cut.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
-        assert!(matches!(message, Err(UnitError::Broken(_))), "{message:?}");
+        assert!(matches!(message, Err(UnitError::Call(CallError::Broken(_)))), "{message:?}");
         assert_eq!(cut.acts(), ["ResetFailedUnit kubelet.service"]);
         let folder = tempfile::tempdir().unwrap();
         let refusing = systemd(&folder, Restarts::Refuse("org.freedesktop.systemd1.TransactionIsDestructive"));
         let message = restart(&refusing.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap_err();
-        assert!(matches!(message, UnitError::Refused { .. }), "{message:?}");
+        assert!(matches!(message, UnitError::Call(CallError::Refused { .. })), "{message:?}");
         assert!(message.to_string().ends_with("TransactionIsDestructive: because of a test"), "{message}");
         let none = folder.path().join("none");
-        assert!(matches!(restart(&none, KUBELET, &unit("failed", "failed"), LIMIT).await, Err(UnitError::Broken(_))));
+        let message = restart(&none, KUBELET, &unit("failed", "failed"), LIMIT).await;
+        assert!(matches!(message, Err(UnitError::Call(CallError::Broken(_)))), "{message:?}");
         let silent = folder.path().join("silent");
         let _listener = tokio::net::UnixListener::bind(&silent).unwrap();
-        assert_eq!(restart(&silent, KUBELET, &unit("failed", "failed"), LIMIT).await, Err(UnitError::Silent(LIMIT)));
+        let message = restart(&silent, KUBELET, &unit("failed", "failed"), LIMIT).await;
+        assert_eq!(message, Err(CallError::Silent(LIMIT).into()));
     }
 
     #[tokio::test]

@@ -12,7 +12,10 @@ use nrh_core::fault::{ProcessRef, Role};
 use nrh_core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, LimitSeen, Owner, ThreadWaiting, Usage};
 use nrh_core::text::bounded;
 
+mod pods;
 mod untracked;
+
+pub use pods::PodGroups;
 
 /// Longest file of numbers that is read.
 const MAX_NUMBERS: usize = 256;
@@ -20,19 +23,8 @@ const MAX_NUMBERS: usize = 256;
 const NEAR: u8 = 80;
 /// No usual creation of a container has its first process for as long.
 const NOT_YOUNG: Duration = Duration::from_secs(30);
-/// Names of the group in which the kubelet keeps all pods, for its two drivers and the two versions.
-const PODS: [&str; 4] = [
-    "sys/fs/cgroup/kubepods.slice",
-    "sys/fs/cgroup/kubepods",
-    "sys/fs/cgroup/pids/kubepods.slice",
-    "sys/fs/cgroup/pids/kubepods",
-];
-
-/// What is said where none of them exists. A kubelet with `--cgroup-root` keeps the group elsewhere.
+/// What is said where the group of all pods is not found.
 const NO_PODS: &str = "the kubelet's control group of all pods is at no usual place";
-
-/// Groups of classes of pods in the group of all, and that group itself.
-const CLASSES: [&str; 5] = ["", "kubepods-burstable.slice", "kubepods-besteffort.slice", "burstable", "besteffort"];
 
 /// A daemon to check, as another collector has found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +46,8 @@ pub struct Who {
     pub inits: Vec<InitSeen>,
     /// Ids in the runtime's newest lists, of containers and sandboxes; `None` = no list is available.
     pub listed: Option<BTreeSet<String>>,
-    /// Whether the kubelet keeps no control groups of pods, by its own settings.
-    pub no_pod_groups: bool,
+    /// Where the kubelet keeps the control groups of pods.
+    pub pod_groups: PodGroups,
     /// Which daemon does not exist or is not known, and why.
     pub unseen: Option<String>,
 }
@@ -118,18 +110,19 @@ impl Host {
         }
         self.waits.over();
         if let Some(root) = &root {
-            seen.pids.extend(of_pods(root, who.no_pod_groups));
-            seen.frozen = self.frozen(root, &who.inits);
+            seen.pids.extend(of_pods(root, &who.pod_groups));
+            seen.frozen = self.frozen(root, who);
             let age = |pid| {
                 let stat = Handle::open(&self.proc, pid).and_then(|process| process.stat());
                 stat.ok().map(|stat| proc::age(stat.start_ticks, uptime))
             };
-            let search = |listed| untracked::find(root, &untracked::Search { listed, age: &age });
+            let search =
+                |listed| untracked::find(root, &untracked::Search { pods: &who.pod_groups, listed, age: &age });
             match who.listed.as_ref().map(search) {
                 Some(Ok(Some(found))) => {
                     (seen.untracked, seen.untracked_left_out) = (Ok(found.reported), found.left_out);
                 }
-                Some(Ok(None)) if who.no_pod_groups => {}
+                Some(Ok(None)) if who.pod_groups.none => {}
                 Some(Ok(None)) => seen.untracked = Err(NO_PODS.to_owned()),
                 Some(Err(error)) => seen.untracked = Err(describe(&error)),
                 None => seen.untracked = Err("the runtime's lists are not known".to_owned()),
@@ -201,15 +194,17 @@ impl Host {
         Ok(longest)
     }
 
-    fn frozen(&self, root: &OwnedFd, inits: &[InitSeen]) -> Result<Vec<FrozenSeen>, String> {
+    fn frozen(&self, root: &OwnedFd, who: &Who) -> Result<Vec<FrozenSeen>, String> {
         let mut found = Vec::new();
-        for init in inits {
+        for init in &who.inits {
             let read = Handle::open(&self.proc, init.pid)
                 .and_then(|handle| of_start(handle, init.start_ticks))
                 .and_then(|handle| Ok((handle.groups()?, handle.stat()?)));
             let frozen = match read {
                 Err(error) if proc::is_gone(&error) => continue,
-                read => read.and_then(|(groups, stat)| Ok((frozen_group(root, &groups, init.pid)?, stat))),
+                read => {
+                    read.and_then(|(groups, stat)| Ok((frozen_group(root, &who.pod_groups, &groups, init.pid)?, stat)))
+                }
             };
             match frozen {
                 Ok((None, _)) => {}
@@ -275,9 +270,9 @@ pub(crate) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
 }
 
 /// The use of the group of all pods. `None` where it has no limit, or the kubelet keeps no such group.
-fn of_pods(root: &OwnedFd, no_pod_groups: bool) -> Option<LimitSeen> {
-    let usage = match group_of_pods(root) {
-        Ok(None) if no_pod_groups => return None,
+fn of_pods(root: &OwnedFd, pods: &PodGroups) -> Option<LimitSeen> {
+    let usage = match pods.open(root) {
+        Ok(None) if pods.none => return None,
         Ok(None) => Err(NO_PODS.to_owned()),
         Ok(Some(group)) => of_folder(group).map_err(|error| describe(&error)).transpose()?,
         Err(error) => Err(describe(&error)),
@@ -301,9 +296,9 @@ fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
 ///
 /// # Errors
 /// `NotFound` where none of its groups is found.
-fn frozen_group(root: &OwnedFd, groups: &Groups, pid: i32) -> io::Result<Option<PathBuf>> {
+fn frozen_group(root: &OwnedFd, pods: &PodGroups, groups: &Groups, pid: i32) -> io::Result<Option<PathBuf>> {
     let mut is_found = false;
-    for folder in groups.folders("freezer").chain(below_pods(groups)) {
+    for folder in groups.folders("freezer").chain(pods.below(groups)) {
         let Some(group) = groups::open(root, &folder)? else { continue };
         // A part of a path may be that of another group.
         if !groups::has(&group, pid)? {
@@ -317,18 +312,6 @@ fn frozen_group(root: &OwnedFd, groups: &Groups, pid: i32) -> io::Result<Option<
     }
     let shown = || bounded(groups.0.lines().last().unwrap_or_default(), 120);
     if is_found { Ok(None) } else { Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not found", shown()))) }
-}
-
-/// Where the group of a pod's process may be that the kernel shows relative to the probe's own group, as it does to a probe in a pod
-/// with version 2: below the group of all pods, or of one of their classes.
-fn below_pods(groups: &Groups) -> impl Iterator<Item = PathBuf> {
-    let places = PODS.iter().flat_map(|pods| CLASSES.iter().map(|class| Path::new(pods).join(class)));
-    groups.relative().into_iter().flat_map(move |path| places.clone().map(move |place| place.join(&path)))
-}
-
-/// The group of all pods, where the kubelet keeps one.
-pub(crate) fn group_of_pods(root: impl AsFd) -> io::Result<Option<OwnedFd>> {
-    PODS.iter().find_map(|path| groups::open(&root, Path::new(path)).transpose()).transpose()
 }
 
 /// Whether a group is frozen, by itself or by one above it.

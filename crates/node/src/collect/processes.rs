@@ -328,6 +328,8 @@ fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> ContendedLocks {
 fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> UnprovenProcess {
     let possible_role = if role::is_shim_name(&process.command) {
         PossibleRole::Shim
+    } else if role::is_monitor_name(&process.command) {
+        PossibleRole::Monitor
     } else if role::is_client_name(&process.command) {
         PossibleRole::RuntimeClient
     } else if role::is_named_part(&process.command) {

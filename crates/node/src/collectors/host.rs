@@ -49,7 +49,7 @@ pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
 
 /// The daemons as the other collectors last saw them. A pid is only a hint: the reader verifies the start time.
 fn who(shared: &Shared) -> Who {
-    let mut who = Who { no_pod_groups: *lock(&shared.no_pod_groups), ..Who::default() };
+    let mut who = Who { pod_groups: lock(&shared.pod_groups).clone(), ..Who::default() };
     let mut unseen = |why: &str| {
         who.unseen.get_or_insert_with(|| why.to_owned());
     };

@@ -190,7 +190,8 @@ impl Checker for KubeletChecker {
             none_answers(self.healthz).await.map_err(Failure::Failed)?;
             return Ok(seen);
         };
-        *lock(&self.shared.no_pod_groups) = found.settings.as_ref().is_ok_and(|settings| settings.no_pod_groups);
+        let pod_groups = found.settings.as_ref().map(|settings| settings.pod_groups.clone());
+        *lock(&self.shared.pod_groups) = pod_groups.unwrap_or_default();
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
         let health = match &found.settings {
             Ok(settings) => health(settings).await,

@@ -217,6 +217,8 @@ struct State {
     #[serde(default)]
     pid: i64,
     #[serde(default)]
+    exit_code: i64,
+    #[serde(default)]
     error: String,
 }
 
@@ -226,9 +228,10 @@ impl Inspection {
             let id = bounded(&self.id, MAX_ID);
             return Err(CriError::Other(format!("asked for {asked}, Docker answered for {id}")));
         }
-        let State { status, running, dead, pid, error } = self.state;
+        let State { status, running, dead, pid, exit_code, error } = self.state;
         let pid = i32::try_from(pid).ok().filter(|pid| running && *pid > 1);
-        let waits = matches!(status.as_str(), "created" | "restarting");
+        // Docker still calls a container created whose start has failed. cri-dockerd calls it exited, by the same sign.
+        let waits = status == "restarting" || status == "created" && exit_code == 0;
         Ok(Inspected { running, waits, dead, pid, error: bounded(&error, MAX_CAUSE) })
     }
 }
@@ -344,6 +347,9 @@ mod tests {
         assert_eq!(paused.answer(false), TaskAnswer::DaemonAnswered);
         let created = inspected(&json!({"Status": "created", "Running": false, "Pid": 0}));
         assert_eq!((created.pid(), created.answer(false)), (None, TaskAnswer::DaemonAnswered));
+        let failed =
+            inspected(&json!({"Status": "created", "Running": false, "ExitCode": 127, "Error": "no such file"}));
+        assert_eq!(failed.answer(false), TaskAnswer::Ended);
         for word in ["exited", "dead", "removing"] {
             assert_eq!(inspected(&json!({"Status": word, "Running": false})).answer(false), TaskAnswer::Ended);
         }

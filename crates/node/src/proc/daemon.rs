@@ -12,7 +12,6 @@ use super::handle::{Handle, MAX_STATUS};
 use super::is_gone;
 use super::stat;
 use nrh_core::observation::Usage;
-use nrh_core::text::bounded;
 
 /// Maximum number of threads that are checked. Daemons have some dozens.
 const MAX_THREADS: usize = 512;
@@ -37,19 +36,18 @@ pub struct Thread {
 impl Handle {
     /// How often the kernel switched away from it, voluntarily and by force. While this number does not change, it has not run.
     pub fn switches(&self) -> io::Result<u64> {
-        parse_switches(&self.text("status")?).ok_or_else(|| missing("the number of switches"))
+        parse_switches(&self.text("status", MAX_STATUS)?).ok_or_else(|| missing("the number of switches"))
     }
 
     /// The same for one of its threads.
     pub fn thread_switches(&self, thread: i32) -> io::Result<u64> {
-        parse_switches(&self.text(&format!("task/{thread}/status"))?).ok_or_else(|| missing("the number of switches"))
+        parse_switches(&self.text(&format!("task/{thread}/status"), MAX_STATUS)?)
+            .ok_or_else(|| missing("the number of switches"))
     }
 
     /// Kernel function in which one of its threads waits.
     pub fn thread_wchan(&self, thread: i32) -> io::Result<Option<String>> {
-        let text = self.read(&format!("task/{thread}/wchan"), 128)?.bytes;
-        let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
-        Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
+        self.wchan_in(&format!("task/{thread}/wchan"))
     }
 
     /// Its threads. An error where there are more than 512 and none of the first ones waits in the kernel: they prove nothing
@@ -75,10 +73,11 @@ impl Handle {
 
     /// Its open files and their limit. They are counted only where they may be near the limit.
     pub fn open_files(&self) -> io::Result<Usage> {
-        let limit = parse_limit(&self.text("limits")?, "Max open files");
+        let limit = parse_limit(&self.text("limits", MAX_STATUS)?, "Max open files");
         let limit = limit.ok_or_else(|| missing("the limit of open files"))?;
         // The allocated room for open files is never less than their number.
-        let room = number_of(&self.text("status")?, "FDSize:").ok_or_else(|| missing("the room for open files"))?;
+        let room = number_of(&self.text("status", MAX_STATUS)?, "FDSize:")
+            .ok_or_else(|| missing("the room for open files"))?;
         let room = Usage { used: room, limit };
         if !room.is_at_least(FAR) {
             return Ok(room);
@@ -114,10 +113,6 @@ impl Handle {
             }
         }
         Ok(None)
-    }
-
-    fn text(&self, name: &str) -> io::Result<String> {
-        Ok(String::from_utf8_lossy(&self.read(name, MAX_STATUS)?.bytes).into_owned())
     }
 }
 

@@ -25,6 +25,8 @@ const MAX_ENVIRON: usize = 256 << 10;
 const MAX_VALUE: usize = 4096;
 /// Maximum number of open files of one process that are checked.
 const MAX_DESCRIPTORS: usize = 1024;
+/// Maximum number of bytes of one `wchan` that are read.
+const MAX_WCHAN: usize = 128;
 /// Maximum number of bytes of one `fdinfo` that are read.
 const MAX_FDINFO: usize = 16 << 10;
 
@@ -65,8 +67,11 @@ impl Handle {
 
     /// Kernel function it waits in; `None` where it runs, or the kernel does not say.
     pub fn wchan(&self) -> io::Result<Option<String>> {
-        let text = self.read("wchan", 128)?.bytes;
-        let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
+        self.wchan_in("wchan")
+    }
+
+    pub(super) fn wchan_in(&self, file: &str) -> io::Result<Option<String>> {
+        let name = bounded(self.text(file, MAX_WCHAN)?.trim(), 64);
         Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
     }
 
@@ -117,8 +122,7 @@ impl Handle {
     }
 
     fn locks_of(&self, descriptor: u32) -> io::Result<Vec<LockedFile>> {
-        let text = self.read(&format!("fdinfo/{descriptor}"), MAX_FDINFO)?.bytes;
-        let text = String::from_utf8_lossy(&text);
+        let text = self.text(&format!("fdinfo/{descriptor}"), MAX_FDINFO)?;
         let mut found = Vec::new();
         for (kind, file) in held(&text) {
             let path = bounded(&self.link(&format!("fd/{descriptor}"))?, 512);
@@ -155,6 +159,11 @@ impl Handle {
 
     pub(super) fn read(&self, name: &str, most: usize) -> io::Result<Bytes> {
         bounded::read_file(&mut self.file(name)?, most)
+    }
+
+    /// At most this much of a file, as text.
+    pub(super) fn text(&self, name: &str, most: usize) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&self.read(name, most)?.bytes).into_owned())
     }
 
     pub(super) fn link(&self, name: &str) -> io::Result<String> {

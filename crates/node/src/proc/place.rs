@@ -54,8 +54,7 @@ impl ProcessNamespaces {
 
 /// Whether it is in no PID namespace below the node's, and is root's.
 fn is_of_root_outside(process: &Handle) -> io::Result<bool> {
-    let status = process.read("status", MAX_STATUS)?.bytes;
-    let status = String::from_utf8_lossy(&status);
+    let status = process.text("status", MAX_STATUS)?;
     let incomplete = |what| {
         let text = format!("status of process {}: no {what} line", process.pid());
         io::Error::new(io::ErrorKind::InvalidData, text)

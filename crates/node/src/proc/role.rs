@@ -163,12 +163,7 @@ impl Prover {
         if process.is_dead() || process.parent == 0 && process.pid == 1 {
             return Ok(None);
         }
-        if process.command == MONITOR {
-            // If one cannot be examined, for example a person's own one, its container has no monitor that was seen.
-            let handle = Handle::open(&self.root, process.pid);
-            return Ok(handle.and_then(|handle| self.prove_handle(table, process, &handle)).ok().flatten());
-        }
-        let named = is_candidate(&process.command);
+        let named = is_named_part(&process.command);
         let called = is_below_plugin_caller(table, process);
         if !named && !called && !is_below_client_caller(table, process) {
             return if process.parent == 1 { self.left_alone(process) } else { Ok(None) };
@@ -346,19 +341,19 @@ fn is_like(pattern: &Path, folder: &Path) -> bool {
     }
 }
 
-/// Whether this is the name of a daemon, a low-level runtime or the kubelet: not that of a plugin.
-pub fn is_named_part(command: &str) -> bool {
-    is_candidate(command)
-}
-
 /// Whether this is the name of a low-level runtime.
 pub fn is_client_name(command: &str) -> bool {
     CLIENTS.iter().any(|client| command.starts_with(client))
 }
 
-/// Whether the name makes a process a candidate. A name is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
-fn is_candidate(command: &str) -> bool {
-    is_shim_name(command) || command == KUBELET || is_runtime_name(command) || is_client_name(command)
+/// Whether this is the name of a shim, a conmon, a daemon, a low-level runtime or the kubelet: not that of a plugin. A name is at most
+/// 15 bytes long, so `containerd-shim-runc-v2` is cut.
+pub fn is_named_part(command: &str) -> bool {
+    is_shim_name(command)
+        || is_monitor_name(command)
+        || command == KUBELET
+        || is_runtime_name(command)
+        || is_client_name(command)
 }
 
 fn is_runtime_name(command: &str) -> bool {
@@ -368,6 +363,11 @@ fn is_runtime_name(command: &str) -> bool {
 /// Whether this is the name of a shim.
 pub fn is_shim_name(command: &str) -> bool {
     command.starts_with(SHIM)
+}
+
+/// Whether this is the name of CRI-O's process beside a container.
+pub fn is_monitor_name(command: &str) -> bool {
+    command == MONITOR
 }
 
 /// Whether a process is below one whose name is that of a caller of network plugins.
@@ -387,7 +387,7 @@ fn client_caller<'a>(table: &'a [RawProcess], process: &RawProcess) -> Option<&'
 
 /// Whether this is the name of a caller of OCI runtimes.
 fn calls_clients(command: &str) -> bool {
-    is_shim_name(command) || is_runtime_name(command) || command == MONITOR
+    is_shim_name(command) || is_runtime_name(command) || is_monitor_name(command)
 }
 
 /// Whether this is the name of a caller of network plugins. Up to 1.23, with Docker, the kubelet itself called them.

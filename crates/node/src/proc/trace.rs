@@ -4,7 +4,7 @@
 
 use std::io;
 
-use super::bounded::{Bytes, whole_lines};
+use super::bounded::whole_lines;
 use super::groups::Groups;
 use super::handle::{Handle, MAX_STATUS};
 
@@ -16,22 +16,22 @@ const MAX_TEXT: usize = 16 << 10;
 impl Handle {
     /// The kernel functions it is in, innermost first. Needs `CAP_SYS_ADMIN`.
     pub fn kernel_stack(&self) -> io::Result<String> {
-        self.read("stack", MAX_STACK).map(|read| text(&read))
+        self.text("stack", MAX_STACK)
     }
 
     /// The same for one of its threads.
     pub fn thread_kernel_stack(&self, thread: i32) -> io::Result<String> {
-        self.read(&format!("task/{thread}/stack"), MAX_STACK).map(|read| text(&read))
+        self.text(&format!("task/{thread}/stack"), MAX_STACK)
     }
 
     /// Its limits, as the kernel's table.
     pub fn limits(&self) -> io::Result<String> {
-        self.read("limits", MAX_TEXT).map(|read| text(&read))
+        self.text("limits", MAX_TEXT)
     }
 
     /// The signals for which it has a handler: bit 0 is signal 1.
     pub fn caught_signals(&self) -> io::Result<u64> {
-        parse_caught(&text(&self.read("status", MAX_STATUS)?)).ok_or_else(|| {
+        parse_caught(&self.text("status", MAX_STATUS)?).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no SigCgt line", self.pid()))
         })
     }
@@ -42,10 +42,6 @@ impl Groups {
     pub fn text(&self) -> &str {
         &self.0
     }
-}
-
-fn text(read: &Bytes) -> String {
-    String::from_utf8_lossy(&read.bytes).into_owned()
 }
 
 fn parse_caught(status: &str) -> Option<u64> {

@@ -61,7 +61,7 @@ impl Play<'_> {
         sentence
     }
 
-    pub(super) fn cancel_by_hand(&mut self, name: &str, event: &CancelEvent) -> String {
+    pub(super) fn cancel_remediation(&mut self, name: &str, event: &CancelEvent) -> String {
         let cancel = event.cancel();
         match self.world.cancel(name, &cancel) {
             Some(remediation) => format!("{remediation} is cancelled {}", cancel.by_whom()),

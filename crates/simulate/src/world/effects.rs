@@ -59,7 +59,7 @@ impl World {
                 let next = |known: &Remediation, now| timed_out(known, &handed.operation_id, why, now);
                 return !may_record || self.record(remediation, next);
             }
-            Effect::WithdrawCommand { node } => {
+            Effect::WithdrawCommand { node, .. } => {
                 if let Some(node) = self.nodes.get_mut(node) {
                     node.command = None;
                 }

@@ -7,6 +7,22 @@ fn an_action_of_the_node_has_the_name_that_policies_give_it_whichever_way_it_goe
     assert_eq!(action_name(&Operation::GiveCommand(command)), "ReleaseHungProcess");
 }
 
+/// The API server accepted the deletion, and its answer or the record of it was lost.
+#[test]
+fn a_deletion_that_an_earlier_call_of_the_attempt_has_made_is_done() {
+    let at = |second: i64| Timestamp::from_second(1_900_000_000 + second).unwrap();
+    let deleted = |end: i64| -> Pod {
+        let meta = json!({"name": "p", "deletionTimestamp": at(end).to_string(), "deletionGracePeriodSeconds": 30});
+        serde_json::from_value(json!({"metadata": meta})).unwrap()
+    };
+    let scheduled = at(0) + jiff::SignedDuration::from_millis(700);
+    let is_done = |found: Option<&Pod>, now| is_deleted_already(found, scheduled, at(now));
+    assert!(is_done(Some(&deleted(30)), 2), "in the second of the attempt");
+    assert!(!is_done(Some(&deleted(29)), 2), "somebody else has deleted it before");
+    assert!(!is_done(Some(&Pod::default()), 60), "nobody has");
+    assert_eq!((is_done(None, 3), is_done(None, 6)), (false, true), "gone, at the first call and at a later one");
+}
+
 #[test]
 fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
     let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };

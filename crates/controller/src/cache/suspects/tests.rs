@@ -2,6 +2,8 @@ use serde_json::json;
 
 use super::*;
 use crate::cache::daemon_sets::DaemonSetRow;
+use crate::cache::fold::Ingest;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use nrh_core::matching::{PodSeen, PodTraits};
 
 fn state() -> State {
@@ -27,7 +29,7 @@ fn due_now(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> D
 
 fn taken(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, wall: Timestamp) -> bool {
     let found = Found { pods: pods.to_vec(), ..Found::default() };
-    take(state, subject, &found, Asked { at, wall })
+    take(state, subject, &found, ReadRequest { at, wall })
 }
 
 fn with_unready_pods() -> DaemonSetRow {
@@ -90,6 +92,33 @@ fn a_larger_set_is_read_less_often_and_a_giant_one_not_at_all() {
     assert_eq!(due_now(&state, &tried, now).next, Some(SET_EVERY * 6));
     state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 10_001, ..with_unready_pods() });
     assert!(due_now(&state, &tried, now).first.is_none());
+}
+
+#[test]
+fn pods_that_a_set_lacks_and_nobody_could_read_are_unread() {
+    let (mut state, now) = (state(), Instant::now());
+    let says = |state: &mut State, wanted: u32, ready: u32, now: Instant| {
+        let set = json!({"metadata": {"name": "ds", "namespace": "d", "uid": "o"},
+            "spec": {"selector": {"matchLabels": {"app": "ds"}}, "template": {}},
+            "status": {"desiredNumberScheduled": wanted, "numberReady": ready, "currentNumberScheduled": wanted,
+                "numberMisscheduled": 0}});
+        serde_json::from_value::<DaemonSet>(set).unwrap().put("d/ds", state, now);
+    };
+    let after = |seconds| now + Duration::from_secs(seconds);
+    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    says(&mut state, 3, 2, now);
+    says(&mut state, 3, 1, after(30));
+    assert!(!are_pods_unread(&state, after(45)) && are_pods_unread(&state, after(46)), "no read has succeeded");
+    let subject = due_now(&state, &BTreeMap::new(), now).first.unwrap();
+    taken(&mut state, &subject, &[], after(46), wall);
+    assert!(!are_pods_unread(&state, after(90)));
+    let cut = Found { is_cut: true, ..Found::default() };
+    take(&mut state, &subject, &cut, ReadRequest { at: after(90), wall });
+    assert!(are_pods_unread(&state, after(92)), "there are more than were read");
+    says(&mut state, 3, 3, after(93));
+    assert!(!are_pods_unread(&state, after(1_000)), "it lacks none");
+    says(&mut state, 10_001, 10_000, after(1_000));
+    assert!(are_pods_unread(&state, after(2_000)), "such a set is not read");
 }
 
 #[test]

@@ -14,7 +14,7 @@ const AGAIN_MOST: Duration = Duration::from_secs(40);
 
 /// The last check that the controller requested from a probe.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct LastRequest {
     number: u64,
     /// Sequence of the last report at the time of the request; a different sequence is the answer.
     at: Option<u64>,
@@ -36,7 +36,7 @@ pub enum Wanted {
 
 /// The last request to each probe, by node.
 #[derive(Debug, Default)]
-pub struct CheckRequests(BTreeMap<String, Asked>);
+pub struct CheckRequests(BTreeMap<String, LastRequest>);
 
 impl CheckRequests {
     /// Forgets all nodes but these.
@@ -56,21 +56,21 @@ impl CheckRequests {
     ) -> Wanted {
         let last = self.0.get_mut(node);
         if !is_wanted {
-            if let Some(asked) = last {
-                asked.count = 0;
+            if let Some(last) = last {
+                last.count = 0;
             }
             return Wanted::Nothing;
         }
-        let stands = row.and_then(|row| row.check_sequence).unwrap_or(0);
+        let current = row.and_then(|row| row.check_sequence).unwrap_or(0);
         let (number, count) = match last {
-            Some(asked) if asked.at == sequence => {
-                return if stands < asked.number { Wanted::Now(asked.number) } else { Wanted::Nothing };
+            Some(last) if last.at == sequence => {
+                return if current < last.number { Wanted::Now(last.number) } else { Wanted::Nothing };
             }
-            Some(asked) if now < asked.when + again_after(asked.count) => return Wanted::Later,
-            Some(asked) => (stands.max(asked.number).saturating_add(1), asked.count.saturating_add(1)),
-            None => (stands.saturating_add(1), 1),
+            Some(last) if now < last.when + again_after(last.count) => return Wanted::Later,
+            Some(last) => (current.max(last.number).saturating_add(1), last.count.saturating_add(1)),
+            None => (current.saturating_add(1), 1),
         };
-        self.0.insert(node.to_owned(), Asked { number, at: sequence, when: now, count });
+        self.0.insert(node.to_owned(), LastRequest { number, at: sequence, when: now, count });
         Wanted::Now(number)
     }
 }

@@ -131,7 +131,7 @@ fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodeRuntimeHealthStatus)
         ("clusterFaults", part.cluster_faults.is_empty() && !status.cluster_faults.is_empty()),
         ("kubeletVersion", status.kubelet_version != part.kubelet_version),
     ];
-    let removes = |(field, stands): (&str, bool)| stands.then(|| (field.to_owned(), serde_json::Value::Null));
+    let removes = |(field, is_foreign): (&str, bool)| is_foreign.then(|| (field.to_owned(), serde_json::Value::Null));
     let fields: serde_json::Map<_, _> = fields.into_iter().filter_map(removes).collect();
     (!fields.is_empty()).then(|| fields.into())
 }

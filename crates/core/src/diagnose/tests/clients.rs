@@ -134,6 +134,21 @@ fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
 }
 
 #[test]
+fn one_that_may_wait_for_a_frozen_container_is_not_proven_to_hang() {
+    let mut unreadable = with(client("create", 400, WORK));
+    unreadable.host().frozen = Err("permission denied".into());
+    let mut never = with(client("create", 400, WORK));
+    never.host = Reading::Never;
+    let mut stale = with(client("create", 400, WORK));
+    let Reading::Done { age, .. } = &mut stale.host else { panic!("no check of the node") };
+    *age = STALE + Duration::from_secs(1);
+    for node in [unreadable, never, stale] {
+        assert!(!node.kinds().contains(&KIND));
+        assert_eq!(clean_at(&node.findings(), KIND, "uid-one"), None);
+    }
+}
+
+#[test]
 fn one_that_cannot_be_proven_is_neither_there_nor_absent() {
     let mut node = Node::healthy();
     node.unproven("runc", PossibleRole::RuntimeClient);

@@ -227,3 +227,17 @@ fn while_the_lists_do_not_answer_nothing_is_held_against_a_container() {
     node.lists = Reading::Hung { out: Duration::from_secs(10) };
     assert!(!node.kinds().contains(&FaultType::HungContainer));
 }
+
+#[test]
+fn a_conmon_that_could_not_be_proven_may_be_the_one_that_is_missing() {
+    const GONE: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
+    let mut node = crio();
+    node.unproven("conmon", PossibleRole::Monitor);
+    let findings = node.findings();
+    assert_eq!(clean_at(&findings, FaultType::LeakedShim, GONE), None);
+    assert!(clean_at(&findings, FaultType::LeakedShim, WORK).is_some(), "this one was proven");
+    // Beside containerd it is podman's.
+    let mut other = Node::healthy();
+    other.unproven("conmon", PossibleRole::Monitor);
+    assert!(clean_at(&other.findings(), FaultType::LeakedShim, GONE).is_some());
+}

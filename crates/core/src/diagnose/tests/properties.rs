@@ -120,8 +120,13 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
             still: (age.as_secs() % 2 == 0).then_some(age),
             ..process(pid, role)
         });
-    let possible_role =
-        select(vec![PossibleRole::Shim, PossibleRole::NetworkPlugin, PossibleRole::RuntimeClient, PossibleRole::Other]);
+    let possible_role = select(vec![
+        PossibleRole::Shim,
+        PossibleRole::Monitor,
+        PossibleRole::NetworkPlugin,
+        PossibleRole::RuntimeClient,
+        PossibleRole::Other,
+    ]);
     let unproven = (2_i32..400, seconds(2000), text(), possible_role, prop::option::of(seconds(400))).prop_map(
         |(pid, age, command, possible_role, waited)| UnprovenProcess {
             pid,

@@ -44,6 +44,26 @@ fn a_container_that_is_not_started_is_told_while_its_pod_waits_for_it() {
     assert!(!node.kinds().contains(&KIND));
 }
 
+/// The kubelet makes no other one where the pod says `restartPolicy: Never`.
+#[test]
+fn dockers_own_word_tells_a_start_that_has_failed_from_one_that_is_awaited() {
+    let node = |answer: Option<Reading<TaskAnswer>>| {
+        let mut node = super::docker::healthy();
+        node.unfinished(WORK, ContainerState::Created, 60);
+        node.tasks.extend(answer.map(|answer| (WORK.to_owned(), answer)));
+        node
+    };
+    let unasked = node(None).findings();
+    assert!(!unasked.sightings.iter().any(|one| one.kind == KIND));
+    assert_eq!((clean_at(&unasked, KIND, WORK), unasked.ask.as_slice()), (None, &[WORK.to_owned()][..]));
+    let failed = node(Some(done(TaskAnswer::Ended))).findings();
+    assert!(!failed.sightings.iter().any(|one| one.kind == KIND));
+    assert!(clean_at(&failed, KIND, WORK).is_some());
+    for answer in [done(TaskAnswer::DaemonAnswered), Reading::Hung { out: Duration::from_secs(90) }] {
+        assert!(node(Some(answer)).kinds().contains(&KIND));
+    }
+}
+
 #[test]
 fn a_state_that_the_runtime_does_not_know_is_told_whichever_attempt_it_is() {
     let mut node = is(ContainerState::Unknown);

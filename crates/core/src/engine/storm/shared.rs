@@ -31,7 +31,7 @@ pub(super) struct Common {
     of: for<'n> fn(&'n NodeView) -> Option<&'n str>,
     value: String,
     having: usize,
-    sick: usize,
+    affected: usize,
     of_all: usize,
 }
 
@@ -49,24 +49,24 @@ impl Common {
 
 impl fmt::Display for Common {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, value, having, sick, of_all, .. } = self;
-        write!(f, "{having} of the {sick} have {what} {value}, which {of_all} of all nodes have")
+        let Self { what, value, having, affected, of_all, .. } = self;
+        write!(f, "{having} of the {affected} have {what} {value}, which {of_all} of all nodes have")
     }
 }
 
 /// Such a thing, if there is one.
-pub(super) fn shared(sick: &[&NodeView], all: &[&NodeView]) -> Option<Common> {
+pub(super) fn shared(affected: &[&NodeView], all: &[&NodeView]) -> Option<Common> {
     TRAITS.iter().find_map(|&(what, of)| {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for value in sick.iter().filter_map(|node| of(node)) {
+        for value in affected.iter().filter_map(|node| of(node)) {
             *counts.entry(value).or_default() += 1;
         }
         let (value, having) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        if having * 5 < sick.len() * 4 {
+        if having * 5 < affected.len() * 4 {
             return None;
         }
         let of_all = all.iter().filter(|node| of(node) == Some(value)).count();
         let is_of_few = of_all * 2 <= all.len();
-        is_of_few.then(|| Common { what, of, value: value.to_owned(), having, sick: sick.len(), of_all })
+        is_of_few.then(|| Common { what, of, value: value.to_owned(), having, affected: affected.len(), of_all })
     })
 }

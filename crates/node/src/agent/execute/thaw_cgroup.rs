@@ -15,7 +15,7 @@ use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::reader::Reader;
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
-use crate::collect::host::{group_of_pods, is_group_frozen};
+use crate::collect::host::{PodGroups, is_group_frozen};
 use crate::deadline::Deadline;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
@@ -147,7 +147,7 @@ fn frozen_itself(
     }
     // Other people's containers are there, too.
     if container.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
-        && group_of_pods(&root).map_err(unread)?.is_some()
+        && PodGroups::default().open(&root).map_err(unread)?.is_some()
     {
         let message = format!("control group /{} is not below that of the pods, which this node has", folder.display());
         return refuse(OutcomeReason::Protected, message);

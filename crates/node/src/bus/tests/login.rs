@@ -65,6 +65,6 @@ async fn a_real_bus_carries_the_way_to_a_reboot_and_who_blocks_it() {
     assert_eq!(reboot(&socket, LIMIT).await.as_deref(), Ok("kubelet (process 77: pods)"));
     assert_eq!(world.lock().unwrap().calls, ["CanReboot", "ListInhibitors", "Reboot"]);
     bus.signal(Signal::STOP);
-    assert_eq!(may_reboot(&socket, LIMIT).await, Err(LoginError::Silent(LIMIT)));
+    assert_eq!(may_reboot(&socket, LIMIT).await, Err(CallError::Silent(LIMIT).into()));
     bus.signal(Signal::CONT);
 }

@@ -70,20 +70,30 @@ fn pods_whose_groups_are_at_no_usual_place_are_not_known() {
     fs::create_dir_all(&groups).unwrap();
     fs::write(proc.path().join("40/stat"), format!("40 (kubelet) S 1{} 7{}\n", " 0".repeat(17), " 0".repeat(30)))
         .unwrap();
-    let check = |no_pod_groups| {
+    let check = |none, cgroup_root: &str| {
         let daemons = vec![Daemon { owner: Owner::Kubelet, pid: 40, start_ticks: 7 }];
-        let who = Who { daemons, listed: Some(BTreeSet::new()), no_pod_groups, ..Who::default() };
+        let pod_groups = PodGroups { none, root: cgroup_root.to_owned() };
+        let who = Who { daemons, listed: Some(BTreeSet::new()), pod_groups, ..Who::default() };
         let seen = Host::new(proc.path()).check(&who).unwrap();
         let pods = seen.pids.into_iter().find(|limit| limit.owner == Owner::Pods);
         (seen.untracked, pods.map(|limit| limit.usage))
     };
-    assert_eq!(check(false), (Err(NO_PODS.to_owned()), Some(Err(NO_PODS.to_owned()))));
-    assert_eq!(check(true), (Ok(Vec::new()), None), "there are none, and nothing of them is missed");
-    fs::create_dir(groups.join("kubepods")).unwrap();
-    fs::write(groups.join("kubepods/pids.max"), "100\n").unwrap();
-    fs::write(groups.join("kubepods/pids.current"), "3\n").unwrap();
-    for no_pod_groups in [false, true] {
-        assert_eq!(check(no_pod_groups), (Ok(Vec::new()), Some(Ok(Usage { used: 3, limit: 100 }))));
+    let pods = |folder: &str| {
+        fs::create_dir_all(groups.join(folder)).unwrap();
+        fs::write(groups.join(folder).join("pids.max"), "100\n").unwrap();
+        fs::write(groups.join(folder).join("pids.current"), "3\n").unwrap();
+    };
+    let (unknown, known) = (
+        (Err(NO_PODS.to_owned()), Some(Err(NO_PODS.to_owned()))),
+        (Ok(Vec::new()), Some(Ok(Usage { used: 3, limit: 100 }))),
+    );
+    pods("kubelet/kubepods");
+    assert_eq!(check(false, ""), unknown);
+    assert_eq!(check(true, ""), (Ok(Vec::new()), None), "there are none, and nothing of them is missed");
+    assert_eq!(check(false, "/kubelet"), known);
+    pods("kubepods");
+    for none in [false, true] {
+        assert_eq!(check(none, "/"), known);
     }
 }
 
@@ -233,11 +243,12 @@ fn a_frozen_group_is_told_whatever_the_process_waits_in() {
         let init = InitSeen { pid, start_ticks, age: Duration::from_mins(1), serves: "s".to_owned() };
         let root = Handle::open(Path::new(proc::PROC), own_pid()).and_then(|handle| handle.root()).unwrap();
         let host = Host::new(Path::new(proc::PROC));
-        assert_eq!(host.frozen(&root, std::slice::from_ref(&init)), Ok(Vec::new()), "{parent}");
+        let who = Who { inits: vec![init], ..Who::default() };
+        assert_eq!(host.frozen(&root, &who), Ok(Vec::new()), "{parent}");
         group.set(file, text);
         let began = Instant::now();
         let found = loop {
-            let found = host.frozen(&root, std::slice::from_ref(&init)).unwrap();
+            let found = host.frozen(&root, &who).unwrap();
             if !found.is_empty() || began.elapsed() > Duration::from_secs(5) {
                 break found;
             }
@@ -260,36 +271,43 @@ fn whether_a_group_that_is_not_found_is_frozen_is_unknown_unless_the_process_is_
     let own = Handle::open(Path::new(proc::PROC), own_pid()).unwrap().stat().unwrap();
     let of = |age: Duration| {
         let init = InitSeen { pid: own_pid(), start_ticks: own.start_ticks, age, serves: "s".to_owned() };
-        Host::new(Path::new(proc::PROC)).frozen(&root, &[init])
+        Host::new(Path::new(proc::PROC)).frozen(&root, &Who { inits: vec![init], ..Who::default() })
     };
     assert_eq!(of(Duration::from_secs(1)), Ok(Vec::new()));
     assert!(of(NOT_YOUNG).unwrap_err().contains("is not found"));
 
-    assert!(group_of_pods(&root).unwrap().is_none());
-    fs::create_dir_all(empty.path().join(PODS[1])).unwrap();
-    assert!(group_of_pods(&root).unwrap().is_some());
+    let pods = PodGroups::default();
+    assert!(pods.open(&root).unwrap().is_none());
+    fs::create_dir_all(empty.path().join("sys/fs/cgroup/kubepods")).unwrap();
+    assert!(pods.open(&root).unwrap().is_some());
 }
 
 /// A probe in a pod sees the groups of other pods relative to its own.
 #[test]
 fn the_frozen_group_of_another_pod_is_found_from_inside_a_control_group_namespace() {
-    let node = tempfile::tempdir().unwrap();
-    let root = openat(CWD, node.path(), rooted::FOLDER, Mode::empty()).unwrap();
-    let (pod, scope) = ("kubepods-besteffort-pod7.slice", "cri-containerd-1.scope");
-    let group = |class: &str, member: &str, frozen: &str| {
-        let folder = Path::new("sys/fs/cgroup/kubepods.slice").join(class).join(pod).join(scope);
-        fs::create_dir_all(node.path().join(&folder)).unwrap();
-        fs::write(node.path().join(&folder).join("cgroup.procs"), member).unwrap();
-        fs::write(node.path().join(&folder).join("cgroup.events"), format!("populated 1\nfrozen {frozen}\n")).unwrap();
-        folder
-    };
-    let shown = Groups(format!("0::/../../{pod}/{scope}\n"));
-    group("kubepods-burstable.slice", "6\n", "1");
-    assert_eq!(frozen_group(&root, &shown, 7).unwrap_err().kind(), io::ErrorKind::NotFound, "that of another process");
-    group("kubepods-besteffort.slice", "7\n", "0");
-    assert_eq!(frozen_group(&root, &shown, 7).unwrap(), None);
-    let frozen = group("kubepods-besteffort.slice", "7\n", "1");
-    assert_eq!(frozen_group(&root, &shown, 7).unwrap(), Some(frozen));
+    for (cgroup_root, above, prefix) in [("", "", ""), ("/kubelet", "kubelet.slice", "kubelet-")] {
+        let node = tempfile::tempdir().unwrap();
+        let root = openat(CWD, node.path(), rooted::FOLDER, Mode::empty()).unwrap();
+        let (pod, scope) = (format!("{prefix}kubepods-besteffort-pod7.slice"), "cri-containerd-1.scope");
+        let pods = Path::new("sys/fs/cgroup").join(above).join(format!("{prefix}kubepods.slice"));
+        let group = |class: &str, member: &str, frozen: &str| {
+            let folder = pods.join(format!("{prefix}kubepods-{class}.slice")).join(&pod).join(scope);
+            fs::create_dir_all(node.path().join(&folder)).unwrap();
+            fs::write(node.path().join(&folder).join("cgroup.procs"), member).unwrap();
+            let events = format!("populated 1\nfrozen {frozen}\n");
+            fs::write(node.path().join(&folder).join("cgroup.events"), events).unwrap();
+            folder
+        };
+        let shown = Groups(format!("0::/../../{pod}/{scope}\n"));
+        let pod_groups = PodGroups { root: cgroup_root.to_owned(), ..PodGroups::default() };
+        let frozen_group = || frozen_group(&root, &pod_groups, &shown, 7);
+        group("burstable", "6\n", "1");
+        assert_eq!(frozen_group().unwrap_err().kind(), io::ErrorKind::NotFound, "that of another process");
+        group("besteffort", "7\n", "0");
+        assert_eq!(frozen_group().unwrap(), None);
+        let frozen = group("besteffort", "7\n", "1");
+        assert_eq!(frozen_group().unwrap(), Some(frozen));
+    }
 }
 
 /// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::PODS;
+use super::pods::PodGroups;
 use crate::proc::groups::{self, container_id, pod_uid};
 use nrh_core::observation::UntrackedSeen;
 use nrh_core::text::bounded;
@@ -33,6 +33,8 @@ pub(super) struct Found {
 
 /// What a search knows about the node.
 pub(super) struct Search<'a> {
+    /// Where the kubelet keeps the groups of pods.
+    pub pods: &'a PodGroups,
     /// The ids in the runtime's newest lists.
     pub listed: &'a BTreeSet<String>,
     /// The age of a process; `None` if it has ended.
@@ -41,13 +43,14 @@ pub(super) struct Search<'a> {
 
 /// Searches below the kubelet's group of all pods. `None` where that group is at none of the usual places.
 pub(super) fn find(root: &OwnedFd, search: &Search<'_>) -> io::Result<Option<Found>> {
-    for path in PODS {
-        let Some(pods) = groups::open(root, Path::new(path))? else { continue };
+    for path in search.pods.places() {
+        let Some(pods) = groups::open(root, &path)? else { continue };
+        let path = path.display().to_string();
         let mut found = Found::default();
         // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
         for name in groups::children(&pods, MAX_GROUPS)? {
             if let Some(uid) = pod_uid(&name) {
-                of_pod(&pods, (path, &name), &uid, search, &mut found)?;
+                of_pod(&pods, (&path, &name), &uid, search, &mut found)?;
             } else if is_class(&name) {
                 let Some(class) = groups::open(&pods, Path::new(&name))? else { continue };
                 let path = format!("{path}/{name}");
@@ -103,7 +106,7 @@ fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
 
 /// `burstable`, `kubepods-besteffort.slice` and similar names.
 fn is_class(name: &str) -> bool {
-    let name = name.strip_prefix("kubepods-").unwrap_or(name);
+    let name = name.rsplit_once("kubepods-").map_or(name, |(_, class)| class);
     matches!(name.strip_suffix(".slice").unwrap_or(name), "burstable" | "besteffort")
 }
 
@@ -120,11 +123,16 @@ mod tests {
     }
 
     /// A tree of plain folders that reads like control groups.
-    struct Tree(tempfile::TempDir);
+    struct Tree(tempfile::TempDir, &'static str);
 
     impl Tree {
         fn new() -> Self {
-            Self(tempfile::tempdir().unwrap())
+            Self::below("")
+        }
+
+        /// Of a kubelet with this `cgroupRoot`.
+        fn below(root: &'static str) -> Self {
+            Self(tempfile::tempdir().unwrap(), root)
         }
 
         fn group(&self, path: &str, procs: &str, events: Option<&str>) {
@@ -147,7 +155,8 @@ mod tests {
         fn found_at(&self, listed: &[&str], age: &dyn Fn(i32) -> Option<Duration>) -> Found {
             let root = OwnedFd::from(fs::File::open(self.0.path()).unwrap());
             let listed = &listed.iter().map(|id| (*id).to_owned()).collect();
-            find(&root, &Search { listed, age }).unwrap().unwrap_or_default()
+            let pods = &PodGroups { root: self.1.to_owned(), ..PodGroups::default() };
+            find(&root, &Search { pods, listed, age }).unwrap().unwrap_or_default()
         }
     }
 
@@ -166,6 +175,22 @@ mod tests {
         let found = tree.find(&[&known]);
         let group = format!("sys/fs/cgroup/pids/kubepods/burstable/pod{UID}/{lost}");
         assert_eq!(found, [UntrackedSeen { id: lost, pod_uid: UID.to_owned(), group, pids: vec![21, 22] }]);
+    }
+
+    /// As kind configures its kubelets.
+    #[test]
+    fn below_the_kubelets_own_group_they_are_found_too() {
+        let uid = UID.replace('-', "_");
+        let slice = format!("my_kubelet-kubepods-burstable-pod{uid}.slice/cri-containerd-{}.scope", id('b'));
+        for group in [
+            format!("my-kubelet/kubepods/burstable/pod{UID}/{}", id('b')),
+            format!("my_kubelet.slice/my_kubelet-kubepods.slice/my_kubelet-kubepods-burstable.slice/{slice}"),
+        ] {
+            let tree = Tree::below("/my-kubelet");
+            tree.group(&group, "21\n", Some("populated 1\nfrozen 0\n"));
+            let found: Vec<_> = tree.find(&[]).into_iter().map(|one| (one.pod_uid, one.group)).collect();
+            assert_eq!(found, [(UID.to_owned(), format!("sys/fs/cgroup/{group}"))]);
+        }
     }
 
     #[test]

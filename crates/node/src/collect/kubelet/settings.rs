@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 
+use crate::collect::host::PodGroups;
 use crate::proc::rooted;
 use crate::yaml;
 use nrh_core::go_duration;
@@ -42,8 +43,8 @@ pub struct Settings {
     pub same_network: bool,
     /// The kubelet's own port; `None` = its place is not known.
     pub server: Option<Server>,
-    /// Whether the kubelet keeps no control groups of pods (`cgroupsPerQOS: false`).
-    pub no_pod_groups: bool,
+    /// Where the kubelet keeps the control groups of pods.
+    pub pod_groups: PodGroups,
     /// The settings that thresholds depend on.
     pub kubelet: KubeletSettings,
 }
@@ -58,7 +59,7 @@ impl Default for Settings {
             usual_runtime: None,
             same_network: true,
             server: Some(Server::default()),
-            no_pod_groups: false,
+            pod_groups: PodGroups::default(),
             kubelet: KubeletSettings { source: SettingsSource::Default, ..KubeletSettings::default() },
         }
     }
@@ -73,6 +74,7 @@ pub(crate) struct ConfigFile {
     container_runtime_endpoint: Option<String>,
     #[serde(rename = "cgroupsPerQOS")]
     cgroups_per_qos: Option<bool>,
+    cgroup_root: Option<String>,
     runtime_request_timeout: Option<String>,
     feature_gates: Option<BTreeMap<String, bool>>,
     address: Option<String>,
@@ -128,7 +130,10 @@ pub(crate) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<()
         }
     }
     if let Some(on) = flag(args, "cgroups-per-qos") {
-        settings.no_pod_groups = on == "false";
+        settings.pod_groups.none = on == "false";
+    }
+    if let Some(root) = flag(args, "cgroup-root") {
+        settings.pod_groups.root = bounded(root, 256);
     }
     if let Some(timeout) = flag(args, "runtime-request-timeout") {
         time_out(&mut settings.kubelet, timeout, SettingsSource::Flags);
@@ -174,7 +179,12 @@ pub(crate) fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), St
     if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
     }
-    settings.no_pod_groups = file.cgroups_per_qos.map_or(settings.no_pod_groups, |on| !on);
+    if let Some(on) = file.cgroups_per_qos {
+        settings.pod_groups.none = !on;
+    }
+    if let Some(root) = &file.cgroup_root {
+        settings.pod_groups.root = bounded(root, 256);
+    }
     if let Some(server) = &mut settings.server {
         if let Some(address) = file.address.as_deref().filter(|text| !text.is_empty()) {
             server.address = address.parse().map_err(|_| no_address("address"))?;

@@ -459,10 +459,13 @@ fn with_docker_every_container_and_every_sandbox_is_asked_for_and_no_shim_that_n
     let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::Docker);
     table.left_over(["left".to_owned()].into());
-    table.update_targets(&round(2));
+    let mut listed = round(3);
+    listed.containers[1].state = ContainerState::Created;
+    listed.containers[2].state = ContainerState::Exited;
+    table.update_targets(&listed);
     let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
     let ids: BTreeSet<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
-    assert_eq!(ids, ["c000", "c001", "s000", "s001"].into());
+    assert_eq!(ids, ["c000", "c001", "s000", "s001", "s002"].into());
     assert_eq!(table.pace().deadline, secs(5));
     // A stopped shim of a sandbox says nothing of the containers in it.
     table.stopped(["s000".to_owned()].into());

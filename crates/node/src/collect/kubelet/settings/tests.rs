@@ -53,7 +53,20 @@ fn a_kubelet_that_keeps_no_groups_of_pods_says_so() {
         (&["--cgroups-per-qos=false"], true),
         (&["--config=/none", "--cgroups-per-qos=true"], false),
     ] {
-        assert_eq!(read(&args(words), folder.path()).unwrap().no_pod_groups, expected, "{words:?}");
+        assert_eq!(read(&args(words), folder.path()).unwrap().pod_groups.none, expected, "{words:?}");
+    }
+}
+
+#[test]
+fn a_kubelet_that_keeps_the_groups_of_pods_below_its_own_says_so() {
+    let folder = process_with(&[("kind", "cgroupRoot: /kubelet\n")]);
+    for (words, expected) in [
+        (&[][..], ""),
+        (&["--config=/kind"], "/kubelet"),
+        (&["--cgroup-root=/own"], "/own"),
+        (&["--config=/kind", "--cgroup-root=/"], "/"),
+    ] {
+        assert_eq!(read(&args(words), folder.path()).unwrap().pod_groups.root, expected, "{words:?}");
     }
 }
 

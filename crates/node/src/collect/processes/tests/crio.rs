@@ -52,6 +52,13 @@ fn a_conmon_of_podman_serves_nothing_of_the_kubelets() {
     assert_eq!(table.processes[0].role.serves(), None);
 }
 
+#[test]
+fn a_conmon_whose_arguments_cannot_be_read_is_neither_there_nor_absent() {
+    let table = conmon('D', "k8s_main_a-vm_default_2a0f_0").scanner().check(false).unwrap();
+    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect();
+    assert_eq!((table.processes, candidates), (Vec::new(), vec![(732, PossibleRole::Monitor)]));
+}
+
 /// Nothing else shows a container of CRI-O that is being created: no list contains it.
 #[test]
 fn the_first_process_of_a_container_is_known_by_its_conmon() {

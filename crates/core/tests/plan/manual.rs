@@ -95,7 +95,7 @@ fn a_person_ends_the_keeping_of_a_cordon() {
 }
 
 #[test]
-fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
+fn a_manual_request_begins_on_its_step_index_without_being_asked_twice() {
     let steps = [cordon(), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
     let mut world = left_alone(None, &steps);
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
@@ -111,14 +111,14 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
     let remediation = world.only_remediation();
     assert_eq!(remediation.steps[0].approved_by.as_deref(), Some("ann"));
     assert!(remediation.message.starts_with("started by ann; "), "{}", remediation.message);
-    // The second attempt asks again, by the ladder.
+    // The second attempt asks again, by the rule.
     world.run(secs(600));
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
 
 #[test]
-fn a_start_by_hand_goes_on_by_the_ladder_and_resolves() {
+fn a_manual_request_goes_on_by_the_rule_and_resolves() {
     let mut world = left_alone(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));

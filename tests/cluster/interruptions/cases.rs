@@ -34,8 +34,8 @@ pub enum Part {
 
 /// One kind of remediation.
 #[derive(Debug)]
-pub struct Ladder {
-    /// Name of its policy, which is for nodes with that value of the label `ladder`.
+pub struct Case {
+    /// Name of its policy, which is for nodes with that value of the label `case`.
     pub name: &'static str,
     /// What it does, for people.
     pub title: &'static str,
@@ -57,7 +57,7 @@ pub struct Ladder {
     /// Whether another node of the policy is sick by the time that the next leader begins: there is room for one at a time.
     pub has_rival: bool,
     /// The action that a person starts; by itself nothing begins.
-    pub by_hand: Option<&'static str>,
+    pub manual: Option<&'static str>,
     /// The controller's times, from those that are shipped.
     pub settings: fn(PlanSettings) -> PlanSettings,
 }
@@ -78,7 +78,7 @@ pub const ACTS: [&str; 7] = [
 const ORDERED: &[&str] = &["command given", "command withdrawn"];
 
 /// What most of them are.
-const COMMON: Ladder = Ladder {
+const COMMON: Case = Case {
     name: "",
     title: "",
     part: Part::Killed,
@@ -91,13 +91,13 @@ const COMMON: Ladder = Ladder {
     kubelet: Kubelet::Works,
     by: By::Task,
     has_rival: false,
-    by_hand: None,
+    manual: None,
     settings: |shipped| shipped,
 };
 
 /// All of them.
-pub const LADDERS: [Ladder; 9] = [
-    Ladder {
+pub const CASES: [Case; 9] = [
+    Case {
         name: "job",
         title: "Taint, Cordon, CleanupOrphans by a Job",
         steps: || json!([{"action": "Taint", "taint": {"effect": "NoSchedule"}}, {"action": "Cordon"}, cleanup()]),
@@ -108,7 +108,7 @@ pub const LADDERS: [Ladder; 9] = [
         has_rival: true,
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "agent",
         title: "CleanupOrphans by command",
         acts: &["CleanupOrphans"],
@@ -117,7 +117,7 @@ pub const LADDERS: [Ladder; 9] = [
         by: By::Process,
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "kubelet",
         title: "RestartKubelet, Cordon, Reboot by command",
         fault: FaultType::KubeletDown,
@@ -131,7 +131,7 @@ pub const LADDERS: [Ladder; 9] = [
         points: &["command given", "command withdrawn", "PATCH nodes"],
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "runtime",
         title: "RestartRuntime, MarkForReboot by command",
         fault: FaultType::RuntimeUnreachable,
@@ -144,7 +144,7 @@ pub const LADDERS: [Ladder; 9] = [
         points: ORDERED,
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "pod",
         title: "DeletePod",
         fault: FaultType::StuckDaemonSetPod,
@@ -154,7 +154,7 @@ pub const LADDERS: [Ladder; 9] = [
         points: &["DELETE pods"],
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "drain",
         title: "Cordon, Drain, CleanupOrphans by a Job",
         part: Part::Drained,
@@ -167,7 +167,7 @@ pub const LADDERS: [Ladder; 9] = [
         settings: |shipped| PlanSettings { retry: QUIET_APART, ..shipped },
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "hand-off",
         title: "HandOff that is not done in time, CleanupOrphans by a Job",
         part: Part::Handed,
@@ -190,7 +190,7 @@ pub const LADDERS: [Ladder; 9] = [
         ],
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "collectors",
         title: "CleanupOrphans by a Job that does not start, then by command",
         part: Part::Handed,
@@ -201,13 +201,13 @@ pub const LADDERS: [Ladder; 9] = [
         settings: |shipped| PlanSettings { job_start: Duration::from_secs(2), ..shipped },
         ..COMMON
     },
-    Ladder {
+    Case {
         name: "by-hand",
         title: "CleanupOrphans by a Job, started by a person",
         part: Part::Handed,
         written: &[("create jobs.batch", 1)],
         points: &["POST jobs"],
-        by_hand: Some("CleanupOrphans"),
+        manual: Some("CleanupOrphans"),
         ..COMMON
     },
 ];
@@ -223,16 +223,16 @@ fn cleanup() -> Value {
     step("CleanupOrphans", &json!({"maxAttempts": 3}))
 }
 
-impl Ladder {
+impl Case {
     /// Its policy.
     pub fn policy(&self) -> Value {
         let mut matched = json!({"faults": [self.fault]});
-        if self.by_hand.is_some() {
+        if self.manual.is_some() {
             // What a person starts does not wait for this, and the engine does.
             matched["minDuration"] = json!("1h");
         }
         json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": self.name}, "spec": {
-            "mode": "Enforce", "nodeSelector": {"matchLabels": {"ladder": self.name}},
+            "mode": "Enforce", "nodeSelector": {"matchLabels": {"case": self.name}},
             "limits": {"maxUnhealthy": "100%", "maxInFlight": 1, "storm": {"minNodes": 100_000}},
             "rules": [{"name": "rule", "match": matched, "steps": (self.steps)()}]}})
     }
@@ -250,7 +250,7 @@ impl Ladder {
     /// Kinds of writes at each of which the leader is to be killed.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> + use<> {
         // Of what a person starts the object is there.
-        let opened = self.by_hand.is_none().then_some("POST noderemediations");
+        let opened = self.manual.is_none().then_some("POST noderemediations");
         OF_ALL.into_iter().chain(opened).chain(self.points.iter().copied())
     }
 }

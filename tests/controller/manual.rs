@@ -43,7 +43,7 @@ fn has_no_finalizer(world: &World, name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
+async fn a_manual_request_becomes_the_remediation_in_its_own_object() {
     let world = world();
     let replica = world.controller("a");
     sleep(Duration::from_mins(2)).await;
@@ -66,7 +66,7 @@ async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_after_any_write_of_a_start_by_hand_is_repaired_with_one_job_in_all() {
+async fn a_crash_after_any_write_of_a_manual_request_is_repaired_with_one_job_in_all() {
     let make = || {
         let world = world();
         ask(&world, "by-hand");
