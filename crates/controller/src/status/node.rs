@@ -58,6 +58,11 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
         TriState::Unknown => Why::NotYetChecked,
     };
     let stuck = status_view.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
+    let progress = match (stuck, status_view.pods_progressing) {
+        (Some(fault), _) => fault.message.as_str(),
+        (None, TriState::True) => "no pod of a DaemonSet is stuck on this node",
+        (None, _) => "a pod of a DaemonSet is not ready or was not read, or the probe does not report",
+    };
     // The object is Ready while a probe reports into it, however faulty its node is.
     let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
         .map(|kind| {
@@ -78,7 +83,7 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
             ConditionType::PodsProgressing,
             status_view.pods_progressing,
             by(status_view.pods_progressing, Why::NoFault, Why::FaultConfirmed),
-            stuck.map_or("", |fault| fault.message.as_str()),
+            progress,
         ),
         of(
             ConditionType::SelfHealing,
@@ -245,6 +250,8 @@ mod tests {
         assert_eq!(fields, ["conditions", "observedGeneration", "remediation", "summary"], "no field of the probe");
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
+        let progressing = of_type(&part, "PodsProgressing").unwrap();
+        assert!(!progressing.message.is_empty(), "{progressing:?}");
         let current = status_of(part.clone());
         assert_eq!(difference(&current, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();
