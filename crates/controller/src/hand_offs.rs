@@ -157,8 +157,8 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     }
 }
 
-/// Stores the results of reads that started at `requested_at`. Returns whether the planner should know. An object that was not read, or
-/// gave no answer, becomes unknown.
+/// Stores the results of reads that started at `requested_at`. Returns whether the planner should know. An object that was not
+/// read, or gave no answer, becomes unknown.
 fn take(state: &mut State, checks: Vec<(HandedOff, Result<HandOffView, CallError>)>, requested_at: Instant) -> bool {
     let mut seen = BTreeMap::new();
     for (handed, view) in checks {

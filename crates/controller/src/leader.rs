@@ -121,7 +121,7 @@ pub enum Lost {
     NotRenewed,
     /// Time has passed that this process did not notice. What it knows is older than it seems.
     #[error(
-        "this machine was suspended, or its clock was set by more than {} s: what was read before counts no more; this process exits",
+        "this machine was suspended, or its clock was set by more than {} s: this process exits, since all that it has read may be old",
         AGREE.as_secs()
     )]
     Suspended,

@@ -35,7 +35,7 @@ struct NodeRead {
 pub struct PodReads {
     pods: BTreeMap<PodRef, Read>,
     nodes: BTreeMap<String, NodeRead>,
-    /// `DaemonSet`s that lack pods, and until when it is known which: until they began to lack some, or the last read.
+    /// `DaemonSet`s that lack pods, with the time of the last read of all their pods, or at first of when they began to lack some.
     sets: BTreeMap<String, Instant>,
 }
 

@@ -155,14 +155,19 @@ fn sets(state: &State) -> impl Iterator<Item = (Subject, Duration)> {
             selector: row.selector.clone(),
             desired: row.desired,
         };
-        Some((subject, every.max(RETRY).saturating_mul(row.desired / PAGE + 1)))
+        Some((subject, every.max(RETRY).saturating_mul(pages(row))))
     })
+}
+
+/// Number of pages that a read of all pods of a DaemonSet takes.
+const fn pages(row: &DaemonSetRow) -> u32 {
+    row.desired / PAGE + 1
 }
 
 /// Whether some DaemonSet lacks pods and nobody could read which, several times in a row.
 pub fn are_pods_unread(state: &State, now: Instant) -> bool {
     state.pod_reads.lacking(now).any(|(key, unread)| {
-        let pages = state.daemon_sets.get(key).map_or(0, |row| row.desired) / PAGE + 1;
+        let pages = state.daemon_sets.get(key).map_or(1, pages);
         unread > SET_EVERY.saturating_mul(pages).saturating_mul(3)
     })
 }

@@ -82,8 +82,8 @@ pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
 /// nodes it would be a write to each of them.
 pub(crate) fn blocked(nodes: &Nodes<'_>, requeue: &mut Requeue) -> Vec<Blocked> {
     let mut block = |node: &NodeContext<'_>| {
-        let is_told = node.clock_disputed.is_none() || !node.open.is_empty();
-        Some(may_begin(node).err().filter(|_| is_told)?.about(node.name.to_owned(), None, None, requeue))
+        let is_shown = node.clock_disputed.is_none() || !node.open.is_empty();
+        Some(may_begin(node).err().filter(|_| is_shown)?.about(node.name.to_owned(), None, None, requeue))
     };
     nodes.values().filter_map(|node| block(node)).collect()
 }

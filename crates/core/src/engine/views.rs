@@ -23,10 +23,10 @@ const PHRASE: usize = 256;
 /// The status views of nodes on which nothing happens. Most nodes of a fleet are such, and nodes in the same state share one
 /// view. Each state is put into words once.
 #[derive(Debug, Default)]
-pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeStatusView>>);
+pub(super) struct Resting<'a>(BTreeMap<RestKey<'a>, Arc<NodeStatusView>>);
 
 /// The state of a node at rest: its first policy, the kubelet's version, whether the node does not flap, and whether pods are unread.
-type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState, bool);
+type RestKey<'a> = (Option<&'a str>, Option<&'a str>, TriState, bool);
 
 impl<'a> Resting<'a> {
     /// The status view of one node.
@@ -48,7 +48,7 @@ impl<'a> Resting<'a> {
 
 /// The state of the node, if the node is known to be healthy: no fault, no remembered remediation, no stuck pod, no recent
 /// change, and a probe that reports on time.
-fn at_rest<'a>(node: &NodeContext<'a>) -> Option<Stands<'a>> {
+fn at_rest<'a>(node: &NodeContext<'a>) -> Option<RestKey<'a>> {
     let view = node.view.filter(|view| view.ready != TriState::Unknown)?;
     let remembered = node.open.len() + node.finished.len() + node.pods.len() + node.seen.len();
     let is_noted = node.flap.is_some() || node.report.is_none_or(|report| report.stopped.is_some());

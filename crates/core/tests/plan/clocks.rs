@@ -64,8 +64,8 @@ fn while_nobody_knows_the_time_nothing_starts_and_nothing_ends() {
     snapshot.clock_disputed = Some(WHY.to_owned());
     let held = plan(&snapshot, &world.settings);
     assert_eq!(held.effects, []);
-    let told: Vec<&str> = held.blocked.iter().filter(|one| one.message == WHY).map(|one| one.node.as_str()).collect();
-    assert_eq!(told, ["n1", "n2"], "{:?}", held.blocked);
+    let shown: Vec<&str> = held.blocked.iter().filter(|one| one.message == WHY).map(|one| one.node.as_str()).collect();
+    assert_eq!(shown, ["n1", "n2"], "{:?}", held.blocked);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
         assert_eq!(reasons(&world(lasted, unsafe_for).plan()), [BlockReason::RestartUnsafe]);
     }
     assert_eq!(acts(&world(1500, 600).plan())[0].1, "notify");
-    // A kubelet waits for its runtime, of which people are told by that one's rule.
+    // A kubelet waits for its runtime. The rule for the runtime notifies people of that.
     let mut both = World::sick(down(FaultType::KubeletDown), None, &[kubelet(), notify()]);
     both.inject("n1", down(FaultType::RuntimeUnreachable), None);
     let node = both.node("n1");
