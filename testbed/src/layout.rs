@@ -44,7 +44,7 @@ pub(crate) struct Places {
     /// The kubelet's folder.
     pub(crate) kubelet_root: &'static str,
     /// Units of containerd and of the kubelet.
-    units: [&'static str; 2],
+    pub(crate) units: [&'static str; 2],
     /// The program that starts both, where one unit runs both.
     pub(crate) runtime_binary: Option<&'static str>,
 }

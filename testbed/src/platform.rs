@@ -111,6 +111,11 @@ impl Platform {
         Ok(own.into_iter().chain(assets::ensure(tools, progress)?).collect())
     }
 
+    /// Names of the units of the runtime and of the kubelet.
+    pub const fn units(&self) -> [&'static str; 2] {
+        self.layout.places().units
+    }
+
     /// Whether the runtime and the kubelet are at the places, and units by the names, that Linux distributions give them.
     pub fn has_usual_places(&self) -> bool {
         self.layout == Layout::Usual

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::blocked::BlockReason;
 use super::fault::FaultType;
 use super::moment::since;
+use super::plan::PlanSettings;
 use super::policy::Mode;
 use super::remediation::{Remediation, not_ahead};
 use super::snapshot::{Ledger, Slot, UnreadableRemediation};
@@ -44,7 +45,7 @@ pub struct Bounds {
 
 impl Slots {
     /// Reconciles the stored ledger with the remediations. An open remediation that has acted always has its slot. The slot of a
-    /// remediation that is over is released. The slot of a remediation that nobody can see is kept for `lag`, because the cache
+    /// remediation that is over is released. The slot of a remediation that nobody can see is kept for a while, because the cache
     /// may lag. The slot of a remediation that exists and cannot be read is kept, because it is unknown whether it is over.
     ///
     /// An open remediation that has not acted and has no slot was created late, after its slot had been released. It is
@@ -55,8 +56,9 @@ impl Slots {
         unreadable: &BTreeMap<String, UnreadableRemediation>,
         ceiling: u32,
         now: Timestamp,
-        lag: Duration,
+        settings: &PlanSettings,
     ) -> Self {
+        let lag = settings.cache_lag;
         let mut slots = BTreeMap::new();
         let (mut waiting, mut without_slot, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
         let mut resting = BTreeSet::new();
@@ -83,7 +85,7 @@ impl Slots {
             // next node would be cordoned and could not be uncordoned either, up to `maxUnhealthy` nodes.
             if remediation.mode == Mode::Enforce && remediation.is_open() {
                 let slot = stored.and_then(|ledger| ledger.slots.get(name));
-                if slot.is_none() && remediation.phase.is_final() {
+                if stored.is_some() && slot.is_none() && remediation.phase.is_final() {
                     // Only cleanup is left, long after the remediation has ended.
                     continue;
                 }
@@ -95,7 +97,9 @@ impl Slots {
                 let noted = slot.map_or_else(|| Some(remediation.kinds()), |slot| slot.kinds.clone());
                 let both = noted.iter().flatten().copied().chain(remediation.kinds()).collect();
                 kinds.insert(name.clone(), both);
-                if remediation.rests() {
+                // Its node may still execute an earlier step.
+                let until = remediation.last_given().and_then(|step| settings.latest_execution(step));
+                if remediation.rests() && until.is_none_or(|until| until <= now) {
                     resting.insert(name.clone());
                 }
                 let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
@@ -335,7 +339,7 @@ mod tests {
 
     fn slots(ledger: Option<&Ledger>, unreadable: &BTreeMap<String, UnreadableRemediation>) -> Slots {
         let now = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
-        Slots::reconcile(ledger, &BTreeMap::new(), unreadable, 1, now, LAG)
+        Slots::reconcile(ledger, &BTreeMap::new(), unreadable, 1, now, &PlanSettings::default())
     }
 
     fn ledger() -> Ledger {

@@ -3,6 +3,8 @@
 //! The same JSON stands in `spec.command` of a `NodeCommand` (for the probe) and in the environment of a Job: one executor
 //! serves both.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -167,6 +169,9 @@ pub enum OutcomeState {
     /// Tried and failed.
     Failed,
 }
+
+/// Time from the start of a command to its answer: an executor shortens what it does to answer by then.
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(170);
 
 /// Why a command was executed, refused or failed: a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::action::{Drain, HandOff};
-use super::command::ActionCommand;
+use super::command::{ANSWERED_WITHIN, ActionCommand};
 use super::fault::PodRef;
 use super::hand_off::HandedOff;
 use super::policy::History;
-use super::remediation::{Marker, Remediation};
+use super::remediation::{Marker, Remediation, StepRecord};
 use super::snapshot::Ledger;
 use super::taint::TaintEffect;
 
@@ -199,6 +199,16 @@ pub struct PlanSettings {
     pub rebuild_ledger: bool,
     /// History of remediations of deleted policies.
     pub history: History,
+}
+
+impl PlanSettings {
+    /// When a node can no longer be at work on an attempt that has ended [without an answer](StepRecord::is_unanswered): whoever has
+    /// read the command last, and cannot see that it is withdrawn, may begin it within its time to live.
+    pub fn latest_execution(&self, step: &StepRecord) -> Option<Timestamp> {
+        let ended_at = step.finished_at.filter(|_| step.is_unanswered())?;
+        let ttl = Duration::from_secs(self.command_ttl_seconds.into());
+        ended_at.checked_add(self.cache_lag.saturating_add(ttl).saturating_add(ANSWERED_WITHIN)).ok()
+    }
 }
 
 impl Default for PlanSettings {

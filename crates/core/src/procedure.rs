@@ -14,7 +14,7 @@ mod mark_for_reboot;
 pub(crate) mod marker;
 mod node_command;
 mod notify;
-pub(crate) mod pending_reboot;
+pub(crate) mod pending_operation;
 mod reboot;
 mod release_hung_process;
 mod restart;

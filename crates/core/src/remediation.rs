@@ -156,9 +156,11 @@ impl Remediation {
         format!("a check no longer finds {}", kinds.join(", "))
     }
 
-    /// Whether it occupies the node: it may still start a step, or its cleanup is pending.
+    /// Whether it occupies the node: it may still start a step, its cleanup is pending, or its node may still execute a step that
+    /// was given to it.
     pub fn is_open(&self) -> bool {
-        !self.phase.is_final() || (self.cleanup.is_pending() && !self.is_quarantined())
+        let is_ended = self.finished_at.is_some() && !self.cleanup.is_pending();
+        !self.phase.is_final() || (!is_ended && !self.is_quarantined())
     }
 
     /// Whether no step has repaired its node, which is kept cordoned for a while: it owes a cleanup and does nothing else, so
@@ -275,6 +277,11 @@ impl Remediation {
     /// The attempt under way, to be moved on.
     pub fn current_step_mut(&mut self) -> Option<&mut StepRecord> {
         self.steps.iter_mut().rev().find(|step| !step.state.is_final())
+    }
+
+    /// The latest attempt that was given to the node.
+    pub fn last_given(&self) -> Option<&StepRecord> {
+        self.steps.iter().rev().find(|step| step.is_given())
     }
 
     /// One of its faults.

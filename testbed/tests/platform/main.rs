@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod actions;
 mod faults;
 mod interruptions;
 #[path = "../until/mod.rs"]
@@ -31,7 +32,7 @@ const ACTS_ANYWHERE: usize = 2;
 /// Its name, what it shows, and the test, which tells what it has seen.
 type Part = (&'static str, &'static str, fn(&mut Bed) -> String);
 /// What follows the acts.
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("churn", "nothing false while pods come and go", churn),
     ("user-namespace", "a container in a user namespace resolved", user_namespace::is_resolved),
     ("power-loss", "well again after a power loss", |bed| survives(bed, &interruptions::POWER_LOSS)),
@@ -44,6 +45,7 @@ const PARTS: [Part; 12] = [
     ("reboot", "`Reboot`", reboots_once),
     ("footprint", "probe, resident", footprint),
     ("faults", "faults made on a whole machine", faults::are_named),
+    ("actions", "further actions, each once", actions::are_taken),
 ];
 /// Workloads of the demo whose pods come and go.
 const WORKLOADS: [&str; 3] = ["daemonset/log-shipper", "daemonset/node-metrics", "daemonset/mesh-agent"];

@@ -20,7 +20,7 @@ use nrh_api::view::pods;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role};
-use nrh_core::remediation::{ActionResult, Remediation, StepState};
+use nrh_core::remediation::{ActionResult, Remediation, StepRecord, StepState};
 use nrh_core::text::bounded as cut;
 
 /// How long after the kill of a running pod's shim no other kill follows in its namespace, if a budget covers the pod. A budget's
@@ -166,6 +166,10 @@ impl Applier {
         let state = self.cache.lock();
         let now = self.clock.now();
         let is_recent = |at: Timestamp| Duration::try_from(now.duration_since(at)).is_ok_and(|age| age < SETTLE);
+        let is_under_way = |step: &StepRecord| match step.state {
+            StepState::Scheduled | StepState::Started => step.started_at.is_some(),
+            _ => self.settings.latest_execution(step).is_some_and(|until| until > now),
+        };
         let mut steps = state
             .snapshot
             .remediations
@@ -180,7 +184,7 @@ impl Applier {
                 && kind == Some(FaultType::HungContainer)
                 && step.action.params().release_hung_process.is_some_and(|params| params.signal == Signal::Kill)
                 && pod.is_some_and(|pod| pod.namespace == namespace)
-                && (step.state == StepState::Started || step.executed_at.is_some_and(is_recent))
+                && (is_under_way(step) || step.executed_at.is_some_and(is_recent))
         })?;
         Some(step.operation_id.clone())
     }

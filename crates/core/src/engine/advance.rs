@@ -28,6 +28,7 @@ pub(super) fn take(
     let mut update = RemediationUpdate::new(remediation.clone(), slot);
     hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
     let is_known = marker::record_removed(ctx.cluster, node, &mut update.remediation);
+    steps::observe(ctx, node, &mut update.remediation);
     if !remediation.phase.is_final() {
         let policy = of_policy::policy_of(ctx.cluster, remediation);
         match (ending::must_end(ctx, node, &update.remediation), &update.slot, policy) {
@@ -53,7 +54,7 @@ pub(super) fn take(
         update.effect = Some(cleanup);
         update.requeue.after(ctx.settings.retry);
     }
-    cleanup::note_pending_reboot(ctx, node, &mut update);
+    cleanup::note_pending_operation(ctx, node, &mut update);
     update
 }
 

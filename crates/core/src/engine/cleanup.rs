@@ -7,7 +7,8 @@ use super::{Ctx, quarantine};
 use crate::context::{Block, NodeContext};
 use crate::moment::since;
 use crate::plan::{BlockReason, Effect};
-use crate::procedure::{hand_off, pending_reboot};
+use crate::procedure::hand_off;
+use crate::procedure::pending_operation::PendingOperation;
 use crate::remediation::{CANCELLED_PREFIX, Marker, Remediation};
 
 /// Removes the next of these markers of the remediation. Records those of which nothing is left to remove.
@@ -78,11 +79,15 @@ pub(super) fn clean_up(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut Remedi
     if !remediation.phase.is_final() && remediation.has_work() {
         return None;
     }
-    // While a remediator works on the node, its markers stay on the node and pods must not run there.
-    let first = remove_next_marker(ctx, node, remediation, Marker::is_hand_off)
-        .or_else(|| remove_next_marker(ctx, node, remediation, Marker::is_taint));
-    if first.is_some() {
-        return first;
+    // While a remediator works on the node, or its executor may, its markers stay on the node and pods must not run there.
+    if let Some(back) = remove_next_marker(ctx, node, remediation, Marker::is_hand_off) {
+        return Some(back);
+    }
+    if PendingOperation::of(ctx.cluster, node, remediation).is_some() {
+        return None;
+    }
+    if let Some(untaint) = remove_next_marker(ctx, node, remediation, Marker::is_taint) {
+        return Some(untaint);
     }
     let until =
         quarantine::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
@@ -95,7 +100,7 @@ pub(super) fn clean_up(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut Remedi
 
 /// Uncordons the node, and ends the remediation once no cleanup is pending.
 fn uncordon(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
-    if pending_reboot::blocks_uncordon(ctx.cluster, node, remediation).is_some() {
+    if PendingOperation::of(ctx.cluster, node, remediation).is_some() {
         return None;
     }
     let effect = remove_next_marker(ctx, node, remediation, Marker::is_cordon);
@@ -126,18 +131,15 @@ pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation
     if update.effect.is_some() {
         update.requeue.after(ctx.settings.retry);
     }
-    note_pending_reboot(ctx, node, &mut update);
+    note_pending_operation(ctx, node, &mut update);
     update
 }
 
-/// Reports the pending reboot, if there is one.
-pub(super) fn note_pending_reboot(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) {
-    let Some(until) =
-        pending_reboot::blocks_uncordon(ctx.cluster, node, &update.remediation).filter(|_| update.effect.is_none())
-    else {
-        return;
-    };
+/// Reports the pending operation, if there is one.
+pub(super) fn note_pending_operation(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) {
+    let pending = PendingOperation::of(ctx.cluster, node, &update.remediation).filter(|_| update.effect.is_none());
+    let Some(pending) = pending else { return };
+    let (until, message) = (pending.until, pending.message());
     update.requeue.after(since(until, ctx.snapshot.now));
-    let message = pending_reboot::message(&update.remediation, until);
     update.block_node(Block::new(BlockReason::InProgress, &message));
 }

@@ -187,7 +187,7 @@ pub(super) fn reconciled(snapshot: &Snapshot, settings: &PlanSettings) -> Slots 
         &snapshot.unreadable,
         snapshot.ceiling,
         snapshot.now,
-        settings.cache_lag,
+        settings,
     )
 }
 

@@ -14,15 +14,20 @@ use crate::procedure::{self, Expiry, Poll, Verification, executors};
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
 
-/// Advances the current step as far as the evidence allows.
-pub(super) fn move_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
-    let Some(record) = update.remediation.current_step().cloned() else { return };
+/// Records what the node and its objects prove about the latest attempts: that one has begun, and how one has ended.
+pub(super) fn observe(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+    take_late_answer(ctx, node, remediation);
+    let Some(record) = remediation.current_step().cloned() else { return };
     if matches!(record.state, StepState::Scheduled | StepState::Started) {
-        take_answer(cx.ctx, cx.node, &mut update.remediation, &record.operation_id);
-        if let Some(step) = update.remediation.current_step_mut() {
-            procedure::of(&record.action).observe(cx.cluster, cx.node, step);
+        take_answer(ctx, node, remediation, &record.operation_id);
+        if let Some(step) = remediation.current_step_mut() {
+            procedure::of(&record.action).observe(ctx.cluster, node, step);
         }
     }
+}
+
+/// Advances the current step as far as the evidence allows.
+pub(super) fn move_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     let Some(record) = update.remediation.current_step().cloned() else { return };
     match record.state {
         StepState::AwaitingApproval => approval::wait(cx, update, &record),
@@ -81,10 +86,13 @@ fn answer<'a>(ctx: Ctx<'a>, node: &NodeContext<'a>, operation: &str) -> Option<&
 fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
     let now = ctx.snapshot.now;
     let answer = answer(ctx, node, operation).cloned();
-    let has_job = ctx.snapshot.jobs.contains_key(operation);
     let Some(step) = remediation.current_step_mut() else { return };
-    let is_started = has_job && step.executor == Executor::Job;
-    if step.state == StepState::Scheduled && (is_started || answer.is_some()) {
+    let is_given = match step.executor {
+        Executor::Job => ctx.snapshot.jobs.contains_key(operation),
+        Executor::Probe => node.own_command().is_some_and(|command| command.operation_id == operation),
+        Executor::Controller => false,
+    };
+    if step.state == StepState::Scheduled && (is_given || answer.is_some()) {
         step.state = StepState::Started;
         step.started_at = Some(now);
     }
@@ -110,6 +118,20 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
         }
         (OutcomeState::Refused, _) => step.finish(StepState::Refused, &answer.message, now),
         (OutcomeState::Failed, _) => step.finish(StepState::Failed, &answer.message, now),
+    }
+}
+
+/// Records an answer to an attempt that has ended without one.
+fn take_late_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+    let Some(step) = remediation.steps.iter_mut().rev().find(|step| step.is_given()) else { return };
+    let answer = answer(ctx, node, &step.operation_id).filter(|answer| answer.state != OutcomeState::Running);
+    let Some(answer) = answer.filter(|answer| step.is_unanswered() && step.reason != Some(answer.reason)) else {
+        return;
+    };
+    step.reason = Some(answer.reason);
+    step.say(&format!("{}; later answered: {}", step.message, answer.message));
+    if answer.state == OutcomeState::Done && !step.action.ends_boot() {
+        (step.state, step.executed_at) = (StepState::TimedOut, Some(ctx.snapshot.now));
     }
 }
 

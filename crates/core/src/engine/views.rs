@@ -12,7 +12,7 @@ use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
 use crate::plan::{AssignedRule, BlockReason, Blocked, Health, NodeStatusView, SelfHealing};
 use crate::policy::{Mode, RuleMatch};
-use crate::procedure::pending_reboot;
+use crate::procedure::pending_operation::PendingOperation;
 use crate::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 use crate::text::bounded;
@@ -163,11 +163,11 @@ fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediati
         if let Some(handed) = remediation.cleanup.pending_hand_off().filter(|_| !remediation.has_work()) {
             return format!("deleting {handed} of remediation {}", remediation.name);
         }
+        if let Some(pending) = PendingOperation::of(ctx.cluster, node, remediation) {
+            return pending.message();
+        }
         if remediation.cleanup.owed().any(Marker::is_taint) && !remediation.has_work() {
             return format!("taking the taint of remediation {} off", remediation.name);
-        }
-        if let Some(until) = pending_reboot::blocks_uncordon(ctx.cluster, node, remediation) {
-            return pending_reboot::message(remediation, until);
         }
         if remediation.cleanup.is_pending() && !remediation.has_work() {
             return format!("putting back the cordon of remediation {}", remediation.name);

@@ -153,15 +153,10 @@ pub(super) fn is_same(node: &NodeContext<'_>, record: &StepRecord) -> bool {
     record.boot_id.is_some() && node.view.and_then(|view| view.boot_id.as_deref()) == record.boot_id.as_deref()
 }
 
-/// Records the proof that the attempt has begun or is done: the command that is in place, and another boot id.
+/// Records the proof that the attempt is done: another boot id.
 pub(super) fn observe(cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
     let now = cluster.snapshot.now;
     let is_begun = matches!(record.state, StepState::Scheduled | StepState::Started);
-    let is_commanded = node.own_command().is_some_and(|command| command.operation_id == record.operation_id);
-    if record.state == StepState::Scheduled && is_commanded {
-        record.state = StepState::Started;
-        record.started_at = Some(now);
-    }
     let booted = node.view.and_then(|view| view.boot_id.as_ref());
     if let (true, Some(before), Some(booted)) = (is_begun, &record.boot_id, booted)
         && before != booted

@@ -163,7 +163,10 @@ fn count_empty_round(step: &mut StepRecord, message: &str, now: Timestamp) {
 pub fn removed(remediation: &Remediation, marker: &Marker, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
     next.cleanup.remove(marker, now);
-    next.conclude(now);
+    // The other markers go after the node has answered.
+    if !marker.is_hand_off() {
+        next.conclude(now);
+    }
     next
 }
 

@@ -149,6 +149,22 @@ impl StepRecord {
         self.started_at.is_some() || self.executed_at.is_some()
     }
 
+    /// Whether it was given to its node, by its own record.
+    pub fn is_given(&self) -> bool {
+        self.executor != Executor::Controller && self.started_at.is_some()
+    }
+
+    /// Whether it was given to its node and has ended without an answer of it: the node may still execute it.
+    pub fn is_unanswered(&self) -> bool {
+        let has_answer = match self.state {
+            StepState::TimedOut | StepState::Cancelled => self.reason.is_some(),
+            // The controller ends an attempt so, too, while the node is out of reach.
+            StepState::Refused => self.reason != Some(OutcomeReason::CheckFailed),
+            _ => true,
+        };
+        self.is_given() && self.executed_at.is_none() && !has_answer
+    }
+
     /// Counts a round that was executed now.
     pub fn count_round(&mut self, is_empty: bool, now: Timestamp) {
         let (count, empty) = self.rounds.map_or((0, 0), |rounds| (rounds.count, rounds.empty));
@@ -163,6 +179,10 @@ impl StepRecord {
 
     /// Ends the attempt.
     pub fn finish(&mut self, state: StepState, message: &str, now: Timestamp) {
+        // Nobody has agreed to the reboot: no boot was to end.
+        if self.state == StepState::AwaitingApproval {
+            self.boot_id = None;
+        }
         self.state = state;
         self.say(message);
         self.finished_at = Some(now);

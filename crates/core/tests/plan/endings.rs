@@ -27,7 +27,7 @@ fn a_persons_uncordon_cancels() {
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
     world.node("n1").view.unschedulable = false;
-    world.run(secs(60));
+    world.run(secs(400));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
     assert!(remediation.message.contains("a person uncordoned node"), "{}", remediation.message);
@@ -221,7 +221,7 @@ fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_ho
     let first = world.only_remediation().clone();
     assert!(world.nodes["n1"].view.unschedulable);
     world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
-    world.run(secs(30));
+    world.run(secs(400));
     assert!(world.remediations.is_empty(), "{:?}", world.remediations.keys());
     assert!(!world.nodes["n1"].view.unschedulable && world.ledger.as_ref().unwrap().slots.is_empty());
     let mut waited = 0;

@@ -5,7 +5,7 @@
 //!
 //! What it takes for given:
 //! - Who stops or crashes leaves nothing but calls on the way, and whoever leads next knows nothing: controllers need no names.
-//! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`](nrh_core::plan::PlanSettings)).
+//! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`]).
 //!   Who goes on beside the next leader may stand still for as long as it likes before it does what it has decided.
 //! - A node acts only while it is sick: it checks again itself.
 //!
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nrh_core::budget::{Bounds, Slots};
+use nrh_core::plan::PlanSettings;
 use nrh_core::policy::Mode;
 use nrh_core::remediation::{Phase, Remediation, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
@@ -253,7 +254,7 @@ fn remediation(node: usize, standing: Standing) -> Option<(String, Remediation)>
         (step.state, step.started_at, step.executed_at) = (StepState::Verifying, Some(now()), Some(now()));
     }
     if standing == Standing::Over {
-        remediation.phase = Phase::Succeeded;
+        (remediation.phase, remediation.finished_at) = (Phase::Succeeded, Some(now()));
     }
     Some((name(node), remediation))
 }
@@ -301,7 +302,8 @@ impl Bed {
         let remediations: BTreeMap<String, Remediation> =
             each().filter_map(|(node, s)| remediation(node, s.remediation)).collect();
         let ceiling = u32::try_from(self.nodes).unwrap();
-        let mut slots = Slots::reconcile(Some(&stored), &remediations, &BTreeMap::new(), ceiling, now(), LAG);
+        let mut slots =
+            Slots::reconcile(Some(&stored), &remediations, &BTreeMap::new(), ceiling, now(), &PlanSettings::default());
         let bounds = Bounds { in_flight: self.limit, mode: Mode::Enforce };
         let taken =
             |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now(), kinds: None };

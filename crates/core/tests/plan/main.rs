@@ -31,6 +31,7 @@ mod manual;
 mod marks;
 mod matching;
 mod outlooks;
+mod pending;
 mod pods;
 mod preflight;
 mod properties;

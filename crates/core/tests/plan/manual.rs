@@ -54,7 +54,7 @@ fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
     world.pass();
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
     assert_eq!(acts(&world.pass()), []);
-    world.run(secs(60));
+    world.run(secs(400));
     let remediation = ended(&world, &name);
     assert_eq!(remediation.phase, Phase::Cancelled);
     assert_eq!(remediation.message, "cancelled by a person: cancelled by bob: I look at it myself");
@@ -142,7 +142,7 @@ fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     world.ask("by-hand-again", "n1", "p", manual(KIND, RELEASE));
     assert_eq!(acts(&world.pass()).len(), 1);
     world.cancel("n1", &no(None)).unwrap();
-    world.run(secs(60));
+    world.run(secs(400));
     assert_eq!(ended(&world, "by-hand-again").phase, Phase::Cancelled);
     world.tick(secs(15));
     world.ask("by-hand-and-again", "n1", "p", manual(KIND, RELEASE));

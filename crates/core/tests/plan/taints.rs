@@ -96,7 +96,7 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
         world.pass();
         world.pass();
         world.node("n1").view.taints = [theirs.clone()].into();
-        world.run(secs(120));
+        world.run(secs(400));
         let remediation = world.only_remediation();
         assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);
         assert_eq!((&view(&world).taints, &view(&world).tainted_by), (&[theirs].into(), &None));
@@ -114,7 +114,7 @@ fn a_person_who_takes_it_off_ends_the_remediation() {
         if mark_goes {
             view.tainted_by = None;
         }
-        world.run(secs(120));
+        world.run(secs(400));
         let remediation = world.only_remediation();
         assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
         assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);

@@ -20,7 +20,7 @@ use crate::cri::{Cri, CriError};
 use crate::proc::role::Prover;
 use crate::runtime::Client;
 use nrh_core::action::Signal;
-use nrh_core::command::OutcomeReason;
+use nrh_core::command::{ANSWERED_WITHIN, OutcomeReason};
 use nrh_core::fault::{FaultType, ProcessRef, Role, Target};
 use nrh_core::faults::{kubelet, network_plugin_hung};
 use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
@@ -66,15 +66,13 @@ pub struct Bounds {
     pub restart: Duration,
 }
 
-/// Time in which a command is answered. The controller waits a little longer.
-const ANSWER: Duration = Duration::from_secs(170);
 /// Least time for systemd to accept a restart.
 const LEAST_RESTART: Duration = Duration::from_secs(20);
 
 impl Bounds {
     /// These bounds for what is done after a preflight of this length.
     pub(super) fn after(&self, check: Duration) -> Self {
-        let rest = ANSWER.saturating_sub(check).max(LEAST_RESTART);
+        let rest = ANSWERED_WITHIN.saturating_sub(check).max(LEAST_RESTART);
         Self { restart: self.restart.min(rest), ..self.clone() }
     }
 }

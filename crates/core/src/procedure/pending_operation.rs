@@ -1,0 +1,122 @@
+//! Operations that may still change a node although no step waits for them any more: the step timed out, or its remediation was
+//! stopped, and the node has not answered. Until the result is known, the remediation stays open and keeps its slot and its
+//! cordon: what is done to another node in the meantime would exceed the budget. Each wait has an end: the longest time that a
+//! node can take.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::boot::is_carried;
+use crate::action::ActionType;
+use crate::command::OutcomeReason;
+use crate::context::{ClusterContext, NodeContext, Probe};
+use crate::moment::clock;
+use crate::remediation::{Remediation, StepRecord, StepState};
+use crate::snapshot::TriState;
+
+/// How long after the command a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min
+/// (systemd.special(7)), and the command may start some minutes later.
+const MAX_SHUTDOWN: Duration = Duration::from_mins(40);
+
+/// An operation with an unknown result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingOperation<'r> {
+    remediation: &'r Remediation,
+    step: &'r StepRecord,
+    /// The latest time at which the node may still execute it.
+    pub(crate) until: Timestamp,
+}
+
+impl<'r> PendingOperation<'r> {
+    /// The operation that the end of this remediation waits for, if it has nothing else left to do.
+    pub(crate) fn of(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &'r Remediation) -> Option<Self> {
+        let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
+        let view = node.view.filter(|view| view.uid == remediation.node_uid && is_at_its_end)?;
+        // A person who uncordons a marked node has decided about what the mark asks others to do.
+        let is_kept = |step: &&StepRecord| {
+            let is_closed = view.unschedulable && remediation.cleanup.has_pending_cordon();
+            step.action == ActionType::Reboot || is_closed
+        };
+        let reboot = reboot_of(remediation).filter(is_kept);
+        let reboot = reboot.and_then(|step| Some((reboot_until(ctx, node, step)?, step)));
+        let (until, step) = reboot.into_iter().chain(unanswered(ctx, remediation)).max_by_key(|(until, _)| *until)?;
+        (until > ctx.snapshot.now).then_some(Self { remediation, step, until })
+    }
+
+    /// What is pending, and what it keeps, in one sentence.
+    pub(crate) fn message(&self) -> String {
+        let Self { remediation, step, until } = self;
+        let commanded = if step.started_at.is_some() { "was" } else { "may have been" };
+        let (what, ends) = match step.action.kind() {
+            ActionType::Reboot => {
+                (format!("{commanded} commanded to reboot and may still reboot"), "its boot id changes")
+            }
+            _ if is_carried(step) => ("was marked for a reboot and may still reboot".to_owned(), "its boot id changes"),
+            _ => (format!("has not answered and may still execute {}", step.phrase()), "it answers"),
+        };
+        let markers: Vec<String> =
+            remediation.cleanup.owed().map(|marker| format!("{:?}", marker.action()).to_lowercase()).collect();
+        let kept = if markers.is_empty() { String::new() } else { format!(", with its {},", markers.join(" and ")) };
+        format!(
+            "node {} {what}: remediation {} stays open{kept} until {ends}, at the latest until {}",
+            remediation.node,
+            remediation.name,
+            clock(*until)
+        )
+    }
+}
+
+/// The latest step that was given to the node, if it has no answer, and the latest time at which it may be executed.
+fn unanswered<'r>(ctx: ClusterContext<'_>, remediation: &'r Remediation) -> Option<(Timestamp, &'r StepRecord)> {
+    let step = remediation.last_given()?;
+    let is_reboot = step.action == ActionType::Reboot || is_carried(step);
+    Some((ctx.settings.latest_execution(step)?, step)).filter(|_| !is_reboot)
+}
+
+/// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to
+/// it may be draining the node.
+fn reboot_of(remediation: &Remediation) -> Option<&StepRecord> {
+    let is_it = |step: &&StepRecord| {
+        let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);
+        let is_reboot = step.action == ActionType::Reboot || (is_carried(step) && step.started_at.is_some());
+        is_reboot && is_over && step.executed_at.is_none() && step.boot_id.is_some()
+    };
+    remediation.steps.iter().rev().find(is_it)
+}
+
+/// The latest time at which the node may still go down; `None` = it will not, or has done so.
+fn reboot_until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) -> Option<Timestamp> {
+    let view = node.view?;
+    // The node has booted again, whoever caused it.
+    if view.boot_id.is_some() && view.boot_id != step.boot_id {
+        return None;
+    }
+    let now = ctx.snapshot.now;
+    let ttl = Duration::from_secs(ctx.settings.command_ttl_seconds.into());
+    // After this time no probe starts the command, whichever of its reports the controller has not seen yet: the controller
+    // withdraws it at the end of its time, and a probe that is cut off then counts that time from when it first read it.
+    let unheard = step.scheduled_at.checked_add(ttl.saturating_mul(2).saturating_add(ctx.settings.cache_lag)).ok()?;
+    let report = node.report.filter(|_| node.probe == Probe::Reporting);
+    let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
+    // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
+    let reported = node.own_report().and_then(|report| report.agent.as_ref());
+    let agent = reported.filter(|agent| agent.operation_id == step.operation_id);
+    let is_delivered =
+        step.reason.is_some_and(OutcomeReason::is_delivered) || agent.is_some_and(|agent| agent.reason.is_delivered());
+    // The node is in the same boot, by a check that is later than any possible start of the command.
+    let is_same = heartbeat.is_some_and(|heartbeat| {
+        let arrived = node.arrived().and_then(|arrived| now.checked_sub(arrived).ok());
+        arrived.is_some_and(|arrived| arrived > unheard) && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
+    });
+    if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_delivered {
+        return None;
+    }
+    // Nothing shows that the reboot was commanded at all.
+    if step.started_at.is_none() && !is_delivered {
+        return Some(unheard);
+    }
+    // A tool may have found the marker at the very end of its time.
+    let found = step.finished_at.filter(|_| step.action == ActionType::MarkForReboot).or(step.started_at);
+    found.unwrap_or(step.scheduled_at).checked_add(MAX_SHUTDOWN).ok()
+}

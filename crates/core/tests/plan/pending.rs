@@ -1,0 +1,209 @@
+//! A remediation that was stopped keeps its slot while its node may still execute the step that was given to it.
+
+use std::collections::BTreeMap;
+
+use nrh_core::action::{Restart, Taint};
+use nrh_core::budget::Slots;
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::fault::{Fault, FaultType, Severity};
+use nrh_core::plan::BlockReason;
+use nrh_core::policy::{Action, ActionType, Amount, Daemon, Mode, Step};
+use nrh_core::remediation::{Cancel, Phase, Remediation, StepRecord, StepState};
+
+use crate::samples::{self, asked, cordon, fault, mark_for_reboot, policy, rule, secs, step};
+use crate::world::{Chaos, World, reasons};
+
+/// The lag of a cache, the time to live of a command, and the time to an answer.
+const LONGEST: u64 = 60 + 120 + 170;
+
+fn restart() -> Step {
+    step(samples::restart(Daemon::Kubelet, Restart::default()))
+}
+
+fn down() -> Fault {
+    Fault { severity: Severity::Critical, ..fault(FaultType::KubeletDown, "it") }
+}
+
+/// Two nodes with the same fault, and one slot. The first node was given its step, and its probe is cut off.
+fn given(steps: &[Step]) -> World {
+    let mut policy = policy("p", &[rule("r", &[FaultType::KubeletDown], steps)]);
+    policy.limits.max_in_flight = Amount::Count(1);
+    let mut world = World::new(&[policy], &["n1", "n2"]);
+    world.inject("n1", down(), None);
+    world.until(secs(60), "given to n1", |world| world.nodes["n1"].command.is_some());
+    world.node("n1").probe_runs = false;
+    world.inject("n2", down(), None);
+    world.live(2, 5);
+    assert!(of(&world, "n2").is_none() && attempt(&world).started_at.is_some());
+    world
+}
+
+fn of<'w>(world: &'w World, node: &str) -> Option<&'w Remediation> {
+    world.remediations.values().find(|remediation| remediation.node == node)
+}
+
+fn attempt(world: &World) -> &StepRecord {
+    of(world, "n1").unwrap().steps.last().unwrap()
+}
+
+fn cancel(world: &mut World) {
+    drop(world.cancel("n1", &Cancel { cancelled_by: "ann".into(), reason: None }));
+}
+
+/// How many seconds pass until the other node gets the slot.
+fn until_next(world: &mut World) -> u64 {
+    world.until(secs(1_000), "begun on n2", |world| of(world, "n2").is_some())
+}
+
+#[test]
+fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute_the_step() {
+    type Stop = (&'static str, fn(&mut World));
+    let stops: [Stop; 3] = [
+        ("cancelled", cancel),
+        ("deleted", |world| world.remediations.values_mut().for_each(|remediation| remediation.deleting = true)),
+        ("uncordoned", |world| world.node("n1").view.unschedulable = false),
+    ];
+    for (name, stop) in stops {
+        let mut world = given(&[cordon(), restart()]);
+        stop(&mut world);
+        world.live(4, 5);
+        let stopped = of(&world, "n1").unwrap();
+        assert_eq!((stopped.phase, stopped.finished_at), (Phase::Cancelled, None), "{name}");
+        assert!(world.nodes["n1"].command.is_none(), "{name}: the command is withdrawn at once");
+        assert_eq!(world.nodes["n1"].view.unschedulable, name != "uncordoned", "{name}");
+        let plan = world.plan();
+        let expected = "node n1 has not answered and may still execute RestartKubelet: ";
+        assert!(plan.nodes["n1"].activity.starts_with(expected), "{name}: {}", plan.nodes["n1"].activity);
+        assert_eq!(reasons(&plan), [BlockReason::InProgress, BlockReason::MaxInFlightReached], "{name}");
+        let waited = 20 + until_next(&mut world);
+        assert!((LONGEST..LONGEST + 30).contains(&waited), "{name}: {waited}");
+        assert!(of(&world, "n1").is_none_or(|ended| ended.finished_at.is_some()), "{name}");
+        assert!(!world.nodes["n1"].view.unschedulable, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_of_the_node_ends_the_wait() {
+    for state in [OutcomeState::Running, OutcomeState::Done, OutcomeState::Refused, OutcomeState::Failed] {
+        let mut world = given(&[restart()]);
+        cancel(&mut world);
+        world.live(2, 5);
+        let (operation_id, reason, at) = (attempt(&world).operation_id.clone(), OutcomeReason::Executed, world.now);
+        world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message: String::new(), at });
+        let waited = until_next(&mut world);
+        assert_eq!(waited <= 10, state != OutcomeState::Running, "{state:?}: {waited}");
+    }
+}
+
+#[test]
+fn a_step_that_was_not_given_to_its_node_keeps_no_slot() {
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::KubeletDown], &[restart()])])], &["n1"]);
+    world.inject("n1", down(), None);
+    world.schedule();
+    assert!(attempt(&world).started_at.is_none());
+    cancel(&mut world);
+    world.live(2, 5);
+    assert!(of(&world, "n1").unwrap().finished_at.is_some(), "{:#?}", of(&world, "n1"));
+}
+
+/// The controller died after the call, or its record was refused. The command in place is the proof.
+#[test]
+fn a_step_whose_start_was_not_recorded_keeps_its_slot_too() {
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::KubeletDown], &[restart()])])], &["n1"]);
+    world.inject("n1", down(), None);
+    world.disturbed_pass(&Chaos { crash_after: Some(3), ..Chaos::default() });
+    assert!(world.nodes["n1"].command.is_some() && attempt(&world).started_at.is_none(), "{:?}", world.did());
+    world.node("n1").probe_runs = false;
+    cancel(&mut world);
+    world.live(4, 5);
+    let stopped = of(&world, "n1").unwrap();
+    assert_eq!((stopped.phase, stopped.finished_at), (Phase::Cancelled, None));
+    assert!(world.nodes["n1"].command.is_none());
+}
+
+#[test]
+fn a_ledger_that_was_lost_is_rebuilt_with_that_slot() {
+    let mut world = given(&[restart()]);
+    cancel(&mut world);
+    world.live(4, 5);
+    world.ledger = None;
+    world.settings.rebuild_ledger = true;
+    world.live(4, 5);
+    assert!(of(&world, "n2").is_none());
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+}
+
+#[test]
+fn a_remediation_that_waits_for_its_node_and_for_a_person_does_not_rest() {
+    let mut world = given(&[restart(), asked(restart())]);
+    // It reports, and does not come to the command.
+    let may_act = |world: &mut World, is_so: bool| {
+        world.node("n1").probe_runs = true;
+        world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = is_so;
+    };
+    may_act(&mut world, false);
+    world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
+    may_act(&mut world, true);
+    world.until(secs(60), "waiting for a person", |world| of(world, "n1").unwrap().awaiting().is_some());
+    let rests = |world: &World| {
+        let (seen, none) = (world.snapshot(), BTreeMap::new());
+        let slots = Slots::reconcile(seen.ledger.as_ref(), &seen.remediations, &none, 1, seen.now, &world.settings);
+        slots.at_work_for("p", Mode::Enforce, &[FaultType::KubeletDown].into(), None) == 0
+    };
+    assert!(!rests(&world));
+    world.live(LONGEST / 5 + 1, 5);
+    assert!(rests(&world));
+}
+
+/// A tool may have reacted to the mark, whenever the controller hears of it.
+#[test]
+fn a_mark_that_is_answered_late_keeps_the_node_cordoned() {
+    let mut world = World::sick(samples::silent(), None, &[cordon(), mark_for_reboot(), samples::notify()]);
+    world.until(secs(60), "given", |world| world.nodes["n1"].command.is_some());
+    world.node("n1").probe_runs = false;
+    world.until(secs(1_000), "over", |world| attempt(world).action == ActionType::Notify);
+    let given = &of(&world, "n1").unwrap().steps[1];
+    assert_eq!((given.state, given.reason), (StepState::TimedOut, None));
+    let (operation_id, state, reason) = (given.operation_id.clone(), OutcomeState::Done, OutcomeReason::Executed);
+    world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message: "set".into(), at: world.now });
+    world.live(100, 5);
+    assert!(world.nodes["n1"].view.unschedulable);
+    let plan = world.plan();
+    let expected = "node n1 was marked for a reboot and may still reboot: remediation ";
+    assert!(plan.nodes["n1"].activity.starts_with(expected), "{}", plan.nodes["n1"].activity);
+    assert!(of(&world, "n1").unwrap().steps[1].message.ends_with("; later answered: set"));
+}
+
+#[test]
+fn a_reboot_that_awaited_approval_is_not_waited_for_once_its_policy_is_gone() {
+    let mut world = World::sick(samples::silent(), None, &[cordon(), asked(samples::reboot())]);
+    world.until(secs(60), "waiting for a person", |world| of(world, "n1").unwrap().awaiting().is_some());
+    world.policies.clear();
+    world.live(4, 5);
+    assert!(of(&world, "n1").unwrap().finished_at.is_some() && !world.nodes["n1"].view.unschedulable);
+}
+
+/// Its end is what its steps have made of it, whatever becomes of its policy while it waits.
+#[test]
+fn what_has_only_its_node_to_wait_for_says_so_and_needs_no_policy() {
+    let taint = step(Action::Taint(Taint::default()));
+    let mut world = given(&[taint, restart()]);
+    world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
+    world.live(2, 5);
+    let activity = world.plan().nodes["n1"].activity.clone();
+    let expected = "node n1 has not answered and may still execute RestartKubelet: remediation n1-";
+    assert!(activity.starts_with(expected) && activity.contains(" stays open, with its taint, until "), "{activity}");
+    world.policies.clear();
+    world.live(LONGEST / 5 + 5, 5);
+    assert_eq!(of(&world, "n1").unwrap().phase, Phase::Failed);
+}
+
+/// Nobody knows whether a node that is out of reach executes what it has read.
+#[test]
+fn an_attempt_without_an_answer_keeps_its_slot_after_the_last_step() {
+    let mut world = given(&[restart()]);
+    world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
+    let waited = until_next(&mut world);
+    assert!((LONGEST..LONGEST + 30).contains(&waited), "{waited}: {:#?}", of(&world, "n1"));
+    assert_eq!(of(&world, "n1").unwrap().phase, Phase::Failed);
+}
