@@ -1,12 +1,15 @@
 //! `nrh migrate`: rewrites keys and values of old policy files to the names of this version; comments and layout stay.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
 
 use crate::cli::MigrateArgs;
+
+/// Only documents with this word are rewritten.
+const KIND: &str = "RemediationPolicy";
 
 /// Renamed keys: the parent keys, the old name and the new one.
 const KEYS: [(&[&str], &str, &str); 12] = [
@@ -24,18 +27,28 @@ const KEYS: [(&[&str], &str, &str); 12] = [
     (&["storm"], "nodes", "minNodes"),
 ];
 /// Renamed values: the key, the old value and the new one.
-const VALUES: [(&str, &str, &str); 10] = [
+const VALUES: [(&str, &str, &str); 8] = [
     ("onFailure", "Next", "Continue"),
     ("signal", "Cont", "SIGCONT"),
     ("signal", "Kill", "SIGKILL"),
-    ("evenIfNotDrained", "true", "false"),
-    ("evenIfNotDrained", "false", "true"),
     ("faults", "DeafShim", "UnresponsiveShim"),
     ("faults", "UnknownKubepodsProcess", "UntrackedPodProcess"),
     ("faults", "ExitedContainerPileUp", "ExitedContainerBacklog"),
     ("faults", "ProbeBlind", "ProbeDegraded"),
     ("faults", "ProbeSilent", "ProbeNotReporting"),
 ];
+
+/// The key whose value has the opposite meaning under its new name.
+const INVERTED: &str = "evenIfNotDrained";
+
+/// The opposite of a boolean, as YAML 1.1 and so `kubectl` read it.
+fn opposite(word: &str) -> Option<&'static str> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Some("false"),
+        "false" | "no" | "off" | "n" => Some("true"),
+        _ => None,
+    }
+}
 
 /// The position of a line in its document: parent keys with their columns, parent keys in brackets, indentation of a multi-line
 /// text.
@@ -62,7 +75,7 @@ impl Place {
         while let Some(first) = rest.chars().next().filter(|first| *first != '#') {
             let column = line.len() - rest.len();
             let quoted = matches!(first, '"' | '\'');
-            let end = rest.find(|c| " ,{}[]".contains(c)).unwrap_or(rest.len()).max(1);
+            let end = rest.find(|c| " \t,{}[]".contains(c)).unwrap_or(rest.len()).max(1);
             let end = if quoted { rest[1..].find(first)? + 2 } else { end };
             let (word, after) = rest.split_at(end);
             rest = after;
@@ -74,7 +87,7 @@ impl Place {
                 ',' => current = None,
                 '&' | '*' | '<' => return None,
                 '|' | '>' if self.flow.is_empty() => self.text = Some(indent),
-                ' ' | '-' => {}
+                ' ' | '\t' | '-' => {}
                 _ if word.len() > bare.len() && !quoted || quoted && after.starts_with(':') => {
                     let is_flow = !self.flow.is_empty();
                     self.block.retain(|(above, _)| is_flow || *above < column);
@@ -86,6 +99,10 @@ impl Place {
                 }
                 _ => {
                     let key = current.as_deref().unwrap_or_else(|| self.parent());
+                    if key == INVERTED {
+                        out.push_str(opposite(bare)?);
+                        continue;
+                    }
                     new =
                         VALUES.iter().find(|(of, old, _)| *of == key && *old == bare).map(|(_, old, new)| (*old, *new));
                 }
@@ -102,18 +119,34 @@ fn has_old_name(line: &str) -> bool {
     line.split(|c: char| !c.is_alphanumeric()).any(is_old)
 }
 
-/// The text with the new names, and the numbers of the lines that a person has to check.
+/// The text with the new names, and the numbers of the lines that a person has to check. Documents of other kinds stay.
 fn migrated(text: &str) -> (String, Vec<usize>) {
-    let (mut place, mut out, mut unread) = (Place::default(), String::new(), Vec::new());
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        if line.starts_with("---") {
-            place = Place::default();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let (mut out, mut unread, mut number) = (String::new(), Vec::new(), 0);
+    for document in lines.chunk_by(|_, next| !next.starts_with("---")) {
+        let (is_policy, mut place) = (document.iter().any(|line| line.contains(KIND)), Place::default());
+        for line in document {
+            number += 1;
+            let bare = line.trim_end_matches(['\r', '\n']);
+            let new = if is_policy { place.line(bare) } else { Some(bare.to_owned()) };
+            unread.extend((new.is_none() && has_old_name(line)).then_some(number));
+            out.push_str(new.as_deref().unwrap_or(bare));
+            out.push_str(&line[bare.len()..]);
         }
-        let new = place.line(line.trim_end_matches('\n'));
-        unread.extend((new.is_none() && has_old_name(line)).then_some(number + 1));
-        out.push_str(&new.map_or_else(|| line.to_owned(), |new| new + &line[line.trim_end_matches('\n').len()..]));
     }
     (out, unread)
+}
+
+/// Prints a file: byte for byte, unless a terminal would obey what is in it.
+fn show(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    if out.is_terminal() {
+        return crate::terminal::print(text);
+    }
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
 }
 
 /// Replaces a file as a whole: an interruption leaves the old one. A symbolic link stays, and its target is replaced.
@@ -141,8 +174,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
     for path in &args.files {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        let (new, unread) =
-            if text.contains("RemediationPolicy") { migrated(&text) } else { (text.clone(), Vec::new()) };
+        let (new, unread) = if text.contains(KIND) { migrated(&text) } else { (text.clone(), Vec::new()) };
         left += unread.len();
         for line in unread {
             crate::terminal::complain(&format!(
@@ -154,7 +186,7 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
                 replace(path, &new).with_context(|| format!("cannot write {shown}"))?;
             }
         } else {
-            crate::terminal::print(&new)?;
+            show(&new)?;
         }
     }
     anyhow::ensure!(left == 0, "{left} line(s) with an old name are unchanged: change them yourself");
@@ -178,9 +210,30 @@ fn old_policies_get_todays_names_and_keep_their_comments() {
     for line in ["  # keepFor: 1h", "labels: {for: x, within: y}", "message: \"attempts: 3\"", "at: 12:30:00"] {
         assert_eq!(Place::default().line(line).unwrap(), line);
     }
-    assert_eq!(migrated("steps: *same\nsignal: &one Kill\n").1, [2], "an alias needs no change, an old name does");
+    assert_eq!(
+        migrated("kind: RemediationPolicy\nsteps: *same\nsignal: &one Kill\n").1,
+        [3],
+        "an alias needs no change, an old name does"
+    );
     assert!(Place::default().line("steps: *same").is_none() && Place::default().line("note: 'open").is_none());
-    assert_eq!(migrated("message: |\n  signal: Kill\nsignal: Kill").0, "message: |\n  signal: Kill\nsignal: SIGKILL");
+    assert_eq!(
+        migrated("kind: RemediationPolicy\nmessage: |\n  signal: Kill\nsignal: Kill").0.matches("SIGKILL").count(),
+        1
+    );
+}
+
+#[cfg(test)]
+#[test]
+fn a_reboot_without_a_drain_never_becomes_one_by_another_spelling_and_other_documents_stay() {
+    for (old, new) in
+        [("False", "true"), ("no", "true"), ("false\t# why", "true\t# why"), ("TRUE", "false"), ("on", "false")]
+    {
+        let policy = |key: &str, value: &str| format!("kind: RemediationPolicy\r\nreboot:\r\n  {key}: {value}\r\n");
+        assert_eq!(migrated(&policy(INVERTED, old)), (policy("requireDrain", new), Vec::new()), "{old}");
+    }
+    assert_eq!(migrated("kind: RemediationPolicy\nreboot: {evenIfNotDrained: maybe}\n").1, [2]);
+    let other = "kind: Other\nsignal: Kill\n---\n";
+    assert_eq!(migrated(&format!("{other}kind: RemediationPolicy\nsignal: Kill\n")).0.matches("SIGKILL").count(), 1);
 }
 
 #[cfg(all(test, unix))]

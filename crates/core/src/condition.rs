@@ -7,6 +7,7 @@ use super::fault::{Fault, FaultState, FaultType};
 use super::finding::{Findings, Verdict};
 pub use super::reason::ConditionReason;
 use super::restart_safety::RestartSafety;
+use super::tracker::Tracked;
 use super::tri_state::TriState;
 
 /// One condition as judged, before it gets its times.
@@ -77,9 +78,10 @@ pub fn unchecked<'a>(state_of: impl Fn(ConditionType) -> Option<(TriState, &'a s
 }
 
 /// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could check, True on a clean check.
-pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -> Vec<Judged> {
+pub fn of_probe(tracked: &Tracked, findings: &Findings, safety: &RestartSafety) -> Vec<Judged> {
+    let faults = &tracked.faults;
     let mut judged: Vec<Judged> =
-        OF_PROBE.iter().map(|(kind, clean)| of_faults(*kind, clean, faults, findings)).collect();
+        OF_PROBE.iter().map(|(kind, clean)| of_faults(*kind, clean, tracked, findings)).collect();
     let (status, message) = (safety.both(), safety.message());
     let reason = match status {
         TriState::True => ConditionReason::NoFault,
@@ -94,9 +96,9 @@ pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -
     judged
 }
 
-fn of_faults(kind: ConditionType, clean: &str, faults: &[Fault], findings: &Findings) -> Judged {
+fn of_faults(kind: ConditionType, clean: &str, tracked: &Tracked, findings: &Findings) -> Judged {
     let of: Vec<FaultType> = faults_of(kind).collect();
-    let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
+    let ours = || tracked.faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
     // A fault of one kind hides no gap of another kind.
     let shortage = findings.shortage.filter(|_| kind == ConditionType::HostHealthy);
@@ -104,6 +106,9 @@ fn of_faults(kind: ConditionType, clean: &str, faults: &[Fault], findings: &Find
     let of_shortage =
         |resource| format!("the node is short of {resource}: what gives no answer may be slow and not hung");
     let gap = gap.or_else(|| shortage.map(|resource| (ConditionReason::ResourcePressure, of_shortage(resource))));
+    // Any of those may be of this kind.
+    let untracked = || format!("{} more faults than are tracked", tracked.left_out);
+    let gap = gap.or_else(|| (tracked.left_out > 0).then(|| (ConditionReason::CheckFailed, untracked())));
     let beside = |reason| if gap.is_some() { ConditionReason::FaultWithPartialCoverage } else { reason };
     let (status, reason, message) = match worst {
         Some(fault) if fault.state == FaultState::Confirmed => {
@@ -156,7 +161,7 @@ mod tests {
             node.now = Duration::from_secs(*at);
             let findings = diagnose(node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
+            judged = of_probe(&seen, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
         }
         judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
     }
@@ -221,7 +226,7 @@ mod tests {
         node.kubelet_gone();
         node.lose_sight_of_the_kubelet();
         let findings = diagnose(&node, Known::default(), &Thresholds::default());
-        let judged = of_probe(&[], &findings, &restart_safety(&[], 0, &findings));
+        let judged = of_probe(&Tracked::default(), &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
         assert_eq!(sandboxes.status, TriState::True, "{sandboxes:?}");
     }
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn where_nobody_could_check_nothing_is_true() {
         let findings = diagnose(&Node::unavailable(), Known::default(), &Thresholds::default());
-        for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
+        for one in of_probe(&Tracked::default(), &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, TriState::Unknown, "{one:?}");
             assert!(!one.message.is_empty());
         }

@@ -95,10 +95,19 @@ struct Entry {
 /// What is wrong with the node now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tracked {
-    /// Most severe first, at most `MAX_FAULTS`.
+    /// Most severe first.
     pub faults: Vec<Fault>,
-    /// Number of faults that did not fit.
+    /// Number of faults that are not tracked, since there are more than `MAX_TRACKED`.
     pub left_out: u32,
+}
+
+impl Tracked {
+    /// The faults that fit into a report, and the number of all others.
+    pub fn reported(mut self) -> (Vec<Fault>, u32) {
+        let extra = self.faults.len().saturating_sub(MAX_FAULTS);
+        self.faults.truncate(MAX_FAULTS);
+        (self.faults, self.left_out.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX)))
+    }
 }
 
 impl Tracker {
@@ -147,10 +156,11 @@ impl Tracker {
                 if sighted.contains(&id) {
                     continue;
                 }
-                if self.entries.contains_key(&id) || self.entries.len() < MAX_TRACKED {
+                let is_known = self.entries.contains_key(&id);
+                let is_full = !is_known && self.entries.len() >= MAX_TRACKED;
+                overflow = overflow.saturating_add(u32::from(is_full));
+                if !is_full || self.forget_milder(sighting.severity) {
                     self.see(&id, wall, sighting, down, thresholds);
-                } else {
-                    overflow = overflow.saturating_add(1);
                 }
                 sighted.push(id);
             }
@@ -164,6 +174,13 @@ impl Tracker {
     /// Ids of sandboxes and containers that the probe suspects: their tasks are worth another request.
     pub fn suspects(&self) -> impl Iterator<Item = &Subject> {
         self.entries.values().filter(|entry| !entry.hidden).map(|entry| &entry.subject)
+    }
+
+    /// Forgets a suspicion that is less severe than this; whether there was one.
+    fn forget_milder(&mut self, severity: Severity) -> bool {
+        let milder = self.entries.iter().filter(|(_, entry)| entry.state == FaultState::Suspected);
+        let milder = milder.filter(|(_, entry)| entry.severity < severity).map(|(id, _)| id.clone()).next();
+        milder.is_some_and(|id| self.entries.remove(&id).is_some())
     }
 
     fn kubelet_down(&self) -> bool {
@@ -216,9 +233,7 @@ impl Tracker {
         let mut faults: Vec<Fault> =
             self.entries.iter().filter(|(_, entry)| !entry.hidden).map(|(id, entry)| entry.fault(id, now)).collect();
         faults.sort_by(Fault::by_urgency);
-        let extra = faults.len().saturating_sub(MAX_FAULTS);
-        faults.truncate(MAX_FAULTS);
-        Tracked { faults, left_out: overflow.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX)) }
+        Tracked { faults, left_out: overflow }
     }
 }
 

@@ -54,9 +54,12 @@ pub(super) struct Explanation<'a> {
     pub faults: Vec<ExplainedFault<'a>>,
     /// Faults that only the controller can find, since only the controller reads pods.
     pub controller_faults: Vec<&'a Fault>,
-    /// What the controller last wrote about those.
+    /// What the controller last wrote about the node.
     pub controller_messages: Vec<&'a str>,
-    /// Actions that start now.
+    /// Whether the controller last wrote that it is blocked there. It knows more than these objects: its ledger, its rights, whether the
+    /// admission policies are in force.
+    pub controller_is_blocked: bool,
+    /// Actions that start now, by these objects.
     pub now: Vec<String>,
     /// Steps that people have requested and that have not started.
     pub manual_requests: Vec<Manual<'a>>,
@@ -153,7 +156,8 @@ impl<'a> Explanation<'a> {
         // Only the controller reads pods.
         let found = status.into_iter().flat_map(|status| &status.cluster_faults);
         let summary = status.and_then(|status| status.summary.as_ref());
-        let messages = status.and_then(|status| status.remediation.as_ref()).into_iter().flat_map(|one| &one.blocked);
+        let messages: Vec<&String> =
+            status.and_then(|status| status.remediation.as_ref()).into_iter().flat_map(|one| &one.blocked).collect();
         let probe = || status.into_iter().filter_map(|status| status.probe.as_ref());
         let beyond: Vec<&Fault> = found.filter(|fault| own.iter().all(|own| own.id != fault.id)).collect();
         let health = match summary {
@@ -189,7 +193,8 @@ impl<'a> Explanation<'a> {
             invalid_omitted: invalid.len().saturating_sub(MOST_INVALID),
             flapping: snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()).map(FlapView::describe),
             faults: reported.chain(own).map(|fault| explained(node, fault, snapshot, decided)).collect(),
-            controller_messages: activity.into_iter().chain(messages.map(String::as_str)).collect(),
+            controller_is_blocked: !messages.is_empty(),
+            controller_messages: activity.into_iter().chain(messages.into_iter().map(String::as_str)).collect(),
             controller_faults: beyond,
             now: decided.effects.iter().filter_map(|effect| starts(node, effect)).collect(),
             manual_requests: requests

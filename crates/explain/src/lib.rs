@@ -114,8 +114,20 @@ mod tests {
 
     #[test]
     fn an_enforcing_policy_is_said_to_act() {
-        let text = explained(|saved| saved.replace("mode: DryRun", "mode: Enforce")).unwrap();
+        let enforcing = |saved: String| saved.replace("mode: DryRun", "mode: Enforce");
+        let text = explained(enforcing).unwrap();
         assert!(text.contains("starts now: ReleaseHungProcess"), "{text}");
+        // The controller knows more: here that its admission policies are missing.
+        let text = explained(|saved| {
+            let blocked = "remediation: {blocked: ['AdmissionNotEnforced: nrh-jobs is missing']}, conditions: []";
+            enforcing(saved).replace("conditions: []", &blocked.replace("}, ", "}\n    "))
+        })
+        .unwrap();
+        assert!(text.contains("would start now, by these objects: ReleaseHungProcess"), "{text}");
+        assert!(
+            text.contains("what the controller last wrote:\n    AdmissionNotEnforced: nrh-jobs is missing"),
+            "{text}"
+        );
     }
 
     #[test]

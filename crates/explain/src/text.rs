@@ -62,8 +62,12 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         one(&mut out, fault, explanation.report_unused.is_some());
     }
     of_the_controller(&mut out, explanation);
+    let how = if explanation.controller_is_blocked { "would start now, by these objects" } else { "starts now" };
     for action in &explanation.now {
-        let _ = writeln!(out, "  starts now: {action}");
+        let _ = writeln!(out, "  {how}: {action}");
+    }
+    if explanation.controller_is_blocked && !explanation.now.is_empty() && explanation.controller_faults.is_empty() {
+        last_written(&mut out, explanation);
     }
     remediations(&mut out, explanation);
     match explanation.decided_again_seconds {
@@ -90,7 +94,12 @@ fn of_the_controller(out: &mut String, explanation: &Explanation<'_>) {
             let _ = writeln!(out, "    evidence: {line}");
         }
     }
-    let _ = writeln!(out, "    found by the controller, which alone reads pods; what it last wrote:");
+    let _ = writeln!(out, "    found by the controller, which alone reads pods");
+    last_written(out, explanation);
+}
+
+fn last_written(out: &mut String, explanation: &Explanation<'_>) {
+    let _ = writeln!(out, "    what the controller last wrote:");
     for line in &explanation.controller_messages {
         let _ = writeln!(out, "    {line}");
     }

@@ -10,8 +10,8 @@ use crate::{BOOT_ID, LONGEST_LOOK, has_ended, platform, remediations, until, vic
 
 /// A threshold of a minute, an action, and what an emulated machine adds.
 const RESOLVED: Duration = Duration::from_mins(8);
-/// The same with a boot.
-const REBOOTED: Duration = Duration::from_mins(15);
+/// The same with a boot, and with the ten minutes for which a node is watched that has flapped: each action before has made it not Ready.
+const REBOOTED: Duration = Duration::from_mins(25);
 /// What kured searches for.
 const MARK: &str = "/run/reboot-required";
 /// Ends the main process of a unit, which systemd does not start again.

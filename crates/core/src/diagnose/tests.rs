@@ -41,6 +41,7 @@ use crate::observation::{
     UnprovenProcess, Usage,
 };
 use crate::reason::ConditionReason;
+use crate::tracker::Tracked;
 
 impl Node {
     fn findings(&self) -> Findings {

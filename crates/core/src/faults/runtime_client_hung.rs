@@ -65,23 +65,29 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let &Check { seen, thresholds, .. } = check;
     let confirm = check.hangs(&CONFIRM);
     let (table, checked) = processes(seen)?;
-    let age = thresholds.bound(&AGE);
+    let (age, watched) = (thresholds.bound(&AGE), thresholds.bound(&NO_PROGRESS_TIME));
     let mut coverage = Coverage::new(absent(table, checked));
-    let may_be_old =
-        |process: &&UnprovenProcess| process.possible_role == PossibleRole::RuntimeClient && process.age >= age;
-    if let Some(process) = table.unproven.iter().find(may_be_old) {
+    let may_be_hung =
+        |process: &&UnprovenProcess| process.possible_role == PossibleRole::RuntimeClient && process.age >= watched;
+    if let Some(process) = table.unproven.iter().find(may_be_hung) {
         coverage.others = unproven(process);
     }
     let mut old = Vec::new();
-    let is_old = |process: &&ProcessSeen| process.age >= age || is_still(process, thresholds);
-    for process in table.processes.iter().filter(is_old) {
+    for process in table.processes.iter().filter(|process| process.age >= watched) {
+        let is_old = process.age >= age || is_still(process, thresholds);
         let ProcessRole::RuntimeClient { verb, container_id } = &process.role else { continue };
         if !ENDING.contains(&verb.as_str()) {
             continue;
         }
         match container_id.as_deref().map(|id| whose(process, verb, id, table, seen)) {
-            Some(Whose::Ours(client)) => old.push(client),
+            Some(Whose::Ours(client)) if is_old => old.push(client),
+            // A probe that has just started does not know for how long it has made no progress.
+            Some(Whose::Ours(client)) => {
+                let undecided = Verdict::undecided("a client that works on it was not watched for long enough");
+                coverage.named.extend(client.names().map(|name| (name, undecided.clone())));
+            }
             Some(Whose::Others) => {}
+            Some(Whose::NotKnown) | None if !is_old => {}
             Some(Whose::NotKnown) | None => {
                 let detail =
                     format!("whose container `{}` works on is not known: {}", bounded(verb, 16), describe(process));

@@ -5,9 +5,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::*;
+use crate::condition::{ConditionType, of_probe};
 use crate::diagnose::diagnose;
 use crate::examples::{Node, SANDBOX};
 use crate::observation::{ContainerState, Reading, TaskAnswer};
+use crate::restart_safety::restart_safety;
+use crate::tri_state::TriState;
 
 /// A tracker fed from a node, second by second.
 struct Watch {
@@ -338,22 +341,30 @@ fn a_flood_is_bounded_and_counted() {
     let mut tracker = Tracker::default();
     let findings = diagnose(&node, Known::default(), &Thresholds::default());
     let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
-    assert_eq!(now.faults.len(), MAX_FAULTS);
-    assert_eq!(now.left_out, 1000 - u32::try_from(MAX_FAULTS).unwrap());
-    assert_eq!(tracker.entries.len(), MAX_TRACKED);
+    assert_eq!((now.faults.len(), now.left_out), (MAX_TRACKED, 1000 - u32::try_from(MAX_TRACKED).unwrap()));
+    let judged = of_probe(&now, &findings, &restart_safety(&now.faults, now.left_out, &findings));
+    assert!(
+        judged.iter().all(|one| one.status != TriState::True),
+        "any of those left out may be of any kind: {judged:?}"
+    );
+    let (reported, left_out) = now.reported();
+    assert_eq!((reported.len(), left_out), (MAX_FAULTS, 1000 - u32::try_from(MAX_FAULTS).unwrap()));
+
+    // What is worse takes the place of a suspicion.
+    node.kubelet_gone();
+    let findings = diagnose(&node, Known::default(), &Thresholds::default());
+    let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+    assert_eq!((now.faults[0].kind, tracker.entries.len()), (FaultType::KubeletDown, MAX_TRACKED));
 }
 
 #[test]
 fn nothing_is_said_of_containers_before_each_has_answered() {
-    use crate::condition::{ConditionType, of_probe};
-    use crate::restart_safety::restart_safety;
-    use crate::snapshot::TriState;
     let mut watch = Watch::new(Node::healthy());
     let responsive = |watch: &mut Watch, second| {
         watch.node.now = Duration::from_secs(second);
         let findings = diagnose(&watch.node, watch.tracker.known(), &watch.thresholds);
         let seen = watch.tracker.step(watch.node.now, Timestamp::UNIX_EPOCH, &findings, &watch.thresholds);
-        let judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, 0, &findings));
+        let judged = of_probe(&seen, &findings, &restart_safety(&seen.faults, 0, &findings));
         judged.into_iter().find(|one| one.kind == ConditionType::ContainersResponsive).map(|one| one.status)
     };
     let asked = watch.node.tasks.clone();

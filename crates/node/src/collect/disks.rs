@@ -178,7 +178,8 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
         Owner::Runtime(name) => match name.as_str() {
             "containerd" => or_usual(open("/io.containerd.metadata.v1.bolt/meta.db")?, "/var/lib/containerd"),
             "dockerd" => or_usual(open("/volumes/metadata.db")?, "/var/lib/docker"),
-            "crio" => Some("/var/lib/containers".into()),
+            // Packages make the folder above it, wherever the storage is.
+            "crio" => Some("/var/lib/containers/storage/overlay".into()),
             // It keeps only a few small files.
             _ => None,
         },

@@ -16,7 +16,6 @@ use crate::state::Saved;
 use nrh_api::HumanDuration;
 use nrh_core::action::{Action, ReleaseHungProcess, RestartKubelet, RestartRuntime, Signal, is_service};
 use nrh_core::command::ActionCommand;
-use nrh_core::fault::MAX_FAULTS;
 use nrh_core::faults;
 use nrh_core::finding::Findings;
 use nrh_core::reboot::{MARK_STANDS, is_boot_id, sentinel_name};
@@ -98,7 +97,7 @@ pub fn saved_state(data: &[u8]) -> bool {
     assert_eq!(saved.tracker.clone().restored(NOW), saved.tracker);
     assert!(saved.tracker.suspects().count() <= tracker::MAX_TRACKED);
     let tracked = saved.tracker.step(NOW, Timestamp::UNIX_EPOCH, &Findings::default(), &Thresholds::default());
-    assert!(tracked.faults.len() <= MAX_FAULTS);
+    assert!(tracked.faults.len() <= tracker::MAX_TRACKED);
     assert!(tracked.faults.iter().all(|fault| fault.duration_seconds <= NOW.as_secs()), "longer than since boot");
     true
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::bounded::whole_lines;
-use super::groups::{Groups, below};
+use super::groups::{CONMON_GROUP, Groups, below};
 use super::handle::{Handle, MAX_STATUS, parse_depth};
 use nrh_core::text::is_full_id;
 
@@ -97,7 +97,7 @@ impl Groups {
 fn is_container(group: &str) -> bool {
     let name = group.strip_suffix(".scope").unwrap_or(group);
     let id = name.rsplit(['-', ':']).next().unwrap_or_default();
-    is_of_pods(group) || is_full_id(id)
+    is_of_pods(group) || (is_full_id(id) && !name.contains(CONMON_GROUP))
 }
 
 fn is_of_pods(group: &str) -> bool {
@@ -172,9 +172,12 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         process(proc.path(), 1, 0, "mnt:[1]", "/init.scope");
         let pod = format!("/kubepods/podx/{ID}");
+        // Where CRI-O has a mount namespace of its own.
+        let conmon = format!("/system.slice/crio-conmon-{ID}.scope");
         for (number, (uid, mounts, group, expected)) in [
             (0, "mnt:[1]", "/system.slice/kubelet.service", true),
             (0, "mnt:[7]", "/system.slice/snap.microk8s.service", true),
+            (0, "mnt:[7]", conmon.as_str(), true),
             (0, "mnt:[1]", pod.as_str(), true),
             (0, "mnt:[7]", pod.as_str(), false),
             (65_534, "mnt:[1]", "/system.slice/kubelet.service", false),

@@ -81,7 +81,7 @@ impl Evaluator {
         let tracked = self.tracker.step(seen.now, wall, &findings, &thresholds);
         self.log_changes(&tracked.faults, at);
         let safety = restart_safety(&tracked.faults, tracked.left_out, &findings);
-        self.conditions = of_probe(&tracked.faults, &findings, &safety)
+        self.conditions = of_probe(&tracked, &findings, &safety)
             .into_iter()
             .map(|one| condition(&self.conditions, one.kind, one.status, one.reason, &one.message, wall))
             .collect();
@@ -101,13 +101,14 @@ impl Evaluator {
         tracked: Tracked,
         safety: &RestartSafety,
     ) -> NodeRuntimeHealthStatus {
+        let (faults, left_out) = tracked.reported();
         NodeRuntimeHealthStatus {
             restart_safe: Some(RestartSafeStatus { kubelet: safety.kubelet.safe, runtime: safety.runtime.safe }),
             probe: Some(status::probe(seen, about)),
             runtime: self.runtime.clone(),
             kubelet: Some(self.kubelet.clone()),
-            faults: tracked.faults,
-            faults_omitted: (tracked.left_out > 0).then_some(tracked.left_out),
+            faults,
+            faults_omitted: (left_out > 0).then_some(left_out),
             command_result: about.agent.clone(),
             conditions: self.conditions.clone(),
             ..NodeRuntimeHealthStatus::default()

@@ -102,7 +102,8 @@ impl Requests {
 /// unavailable one never completes.
 fn checked<T>(reading: &Reading<T>, since: Duration) -> bool {
     match reading {
-        Reading::Done { age, .. } | Reading::Failed { age, .. } => *age <= since,
+        Reading::Done { age, took, .. } => age.saturating_add(*took) <= since,
+        Reading::Failed { age, .. } => *age <= since,
         Reading::Hung { .. } | Reading::Unavailable { .. } => true,
         Reading::Never => false,
     }
@@ -176,6 +177,17 @@ mod tests {
         node.tasks.insert("slow".into(), aged(2));
         requests.settle(&node, began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered().map(String::as_str)), (2, Some("a")));
+        assert!(!requests.is_open());
+        // A round that began before the request says nothing about what was made since.
+        let lists = node.lists.clone();
+        if let Reading::Done { took, .. } = &mut node.lists {
+            *took = secs(12);
+        }
+        assert!(requests.receive(&received(1, Some("c")), began));
+        requests.settle(&node, began + secs(11), TriState::True);
+        assert!(requests.is_open());
+        node.lists = lists;
+        requests.settle(&node, began + secs(11), TriState::True);
         assert!(!requests.is_open());
         // A hanging task has given all it can give; an unavailable one is not waited for.
         node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });

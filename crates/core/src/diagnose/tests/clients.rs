@@ -39,6 +39,8 @@ fn an_old_create_is_told_with_its_container_its_pod_and_its_process() {
 fn a_create_without_progress_is_told_long_before_it_is_old_and_one_that_works_is_not() {
     let client = |still| ProcessSeen { still: Some(Duration::from_secs(still)), ..client("create", 45, WORK) };
     assert_eq!(with(client(29)).kinds(), []);
+    // Nor is its pod clean: a probe that has just started has watched it for no time.
+    assert_eq!(clean_at(&with(client(0)).findings(), KIND, "uid-one"), None);
     let findings = with(client(30)).findings();
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.key.as_str()), (KIND, "uid-one"));
