@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use jiff::Timestamp;
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde::Serialize;
 use serde_json::json;
 
@@ -19,6 +19,7 @@ use crate::core::fault::Target;
 use crate::core::moment::clock;
 use crate::core::remediation::{Approval, Remediation};
 use crate::core::text::bounded;
+use crate::objects;
 use crate::terminal::print_as;
 
 /// Longest line about a step, in bytes.
@@ -29,10 +30,12 @@ const MAX_LINE: usize = 1024;
 /// # Errors
 /// The cluster does not answer, nothing of that name waits, or the API server refuses.
 pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
-    let client = client(&args.cluster).await?;
-    let api: Api<NodeRemediation> = Api::all(client.clone());
-    let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
-    let remediations: Vec<Remediation> = listed.items.iter().map(convert::remediation).collect();
+    approve(client(&args.cluster).await?, args).await
+}
+
+pub(crate) async fn approve(client: Client, args: ApproveArgs) -> anyhow::Result<()> {
+    let (listed, _) = objects::read::<NodeRemediation>(client.clone()).await?;
+    let remediations: Vec<Remediation> = listed.iter().map(convert::remediation).collect();
     let waiting = waiting(&remediations, args.what.as_deref())?;
     let Some(operation) = args.operation else {
         let listed: Vec<Waiting<'_>> = waiting.iter().filter_map(|remediation| Waiting::of(remediation)).collect();
@@ -42,6 +45,7 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     else {
         bail!("operation {operation} does not wait for approval (any more); what does:\n{}", list_waiting(&waiting));
     };
+    let api: Api<NodeRemediation> = Api::all(client.clone());
     let by = whoami(client).await?;
     let approval = Approval { approved_by: by, operation_id: operation };
     let patch = Patch::Merge(json!({"spec": {"approval": approval}}));

@@ -1,15 +1,17 @@
 //! `nrh cancel`: a person cancels a remediation, or a manual request that has not started.
 
-use anyhow::{Context, bail};
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use anyhow::bail;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::json;
 
-use crate::api::{NodeRemediation, convert};
+use crate::api::view::guard::{Guarded, UnreadableObject};
+use crate::api::{NODE_LABEL, NodeRemediation, convert};
 use crate::caller::{client, refused, whoami, within};
 use crate::cli::CancelArgs;
 use crate::core::remediation::Cancel;
 use crate::core::text::bounded;
+use crate::objects;
 use crate::terminal::print;
 
 /// Longest line about a remediation, in bytes.
@@ -28,13 +30,22 @@ struct Live {
 /// # Errors
 /// The cluster does not answer, nothing of that name can be cancelled, several can, or the API server refuses.
 pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
-    let client = client(&args.cluster).await?;
-    let api: Api<NodeRemediation> = Api::all(client.clone());
-    let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
-    let live: Vec<Live> = listed.items.iter().filter_map(live).collect();
-    let one = meant(&live, &args.what)?;
-    let cancel = Cancel { cancelled_by: whoami(client).await?, reason: args.reason };
+    cancel(client(&args.cluster).await?, args).await
+}
+
+pub(crate) async fn cancel(client: Client, args: CancelArgs) -> anyhow::Result<()> {
+    let (listed, unreadable) = objects::read::<NodeRemediation>(client.clone()).await?;
+    let live: Vec<Live> = listed.iter().filter_map(live).collect();
+    let unreadable: Vec<Live> = unreadable.into_iter().filter_map(unjudged).collect();
+    // Only the API server knows whether one that cannot be read is finished, so a person has to name it exactly.
+    let one = match unreadable.iter().find(|one| one.name == args.what) {
+        Some(one) => one,
+        None => meant(&live, &args.what)?,
+    };
+    let cancel = Cancel { cancelled_by: whoami(client.clone()).await?, reason: args.reason };
     let patch = Patch::Merge(json!({"spec": {"cancel": cancel}}));
+    // The answer is the object, which may still be one that cannot be read.
+    let api: Api<Guarded<NodeRemediation>> = Api::all(client);
     within(api.patch(&one.name, &PatchParams::default(), &patch)).await.map_err(|error| {
         let right = "the verbs patch and cancel on noderemediations: ClusterRole nrh:approver, nrh:operator or nrh:manual-remediation";
         refused(error, &format!("cannot cancel {}", one.name), right)
@@ -65,6 +76,14 @@ fn live(object: &NodeRemediation) -> Option<Live> {
     let name = object.metadata.name.clone()?;
     // Names and messages come from the cluster: they must not move the reader's cursor.
     Some(Live { name, node: bounded(&object.spec.node_name, MAX_LINE), line: bounded(&line, MAX_LINE) })
+}
+
+/// An object that cannot be read: whether it is finished is not known.
+fn unjudged(object: UnreadableObject) -> Option<Live> {
+    let name = object.metadata.name?;
+    let node = object.metadata.labels.and_then(|mut labels| labels.remove(NODE_LABEL));
+    let line = format!("{name}, which cannot be read");
+    Some(Live { name, node: node.unwrap_or_else(|| "(not known)".to_owned()), line })
 }
 
 /// The object of this name, or the one of this node.

@@ -1,11 +1,11 @@
 //! `nrh get`: every node in one line, the worst first, once or as a watch.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
 use anyhow::{Context, bail};
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -47,8 +47,10 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
         }
     }
     if args.watch {
+        let events = watcher(Api::all(client), watcher::Config::default()).default_backoff();
+        let mut printed = Printed::default();
         return tokio::select! {
-            ended = watch(Api::all(client), &args) => ended,
+            ended = watch(events, &args, &mut printed) => ended,
             () = terminal::unread() => Ok(()),
         };
     }
@@ -182,6 +184,21 @@ impl Printed {
         let skipped = if is_first { 1 } else { 2 };
         Some(table.split_inclusive('\n').skip(skipped).collect())
     }
+
+    /// Removes a node that has no report any more.
+    fn remove(&mut self, name: &str) {
+        if self.rows.remove(name).is_some() {
+            complain(&format!("the NodeRuntimeHealth of {name} is deleted"));
+        }
+    }
+
+    /// Removes all nodes that a new list does not have: the watch did not see their deletion.
+    fn keep(&mut self, listed: &BTreeSet<String>) {
+        let gone: Vec<String> = self.rows.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+        for name in gone {
+            self.remove(&name);
+        }
+    }
 }
 
 /// Checks that each node that was named has a report.
@@ -194,9 +211,14 @@ fn all_exist(names: &[String], nodes: &[Node]) -> anyhow::Result<()> {
     bail!("no NodeRuntimeHealth of {}; `nrh check` says why a node has none", lacks.join(", "))
 }
 
-async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::Result<()> {
-    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
-    let (mut first, mut printed) = (Some(Vec::new()), Printed::default());
+async fn watch(
+    events: impl Stream<Item = watcher::Result<Event<Guarded<NodeRuntimeHealth>>>>,
+    args: &GetArgs,
+    printed: &mut Printed,
+) -> anyhow::Result<()> {
+    let mut events = pin!(events);
+    // The first list is printed as a whole. A later one, after an interruption, only says what has changed meanwhile.
+    let (mut first, mut listed) = (Some(Vec::new()), BTreeSet::new());
     loop {
         // Outside of a list the watch is silent while nothing changes.
         let event = match &first {
@@ -205,22 +227,28 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
         };
         let Some(event) = event else { return Ok(()) };
         let changed = match event {
-            Ok(Event::Apply(object) | Event::InitApply(object)) => watched(object)?,
+            Ok(Event::Apply(object)) => watched(object)?,
+            Ok(Event::InitApply(object)) => {
+                listed.insert(object.name_any());
+                watched(object)?
+            }
             Ok(Event::Delete(object)) => {
-                let name = object.name_any();
-                if is_asked(args, &name) && printed.rows.remove(&name).is_some() {
-                    complain(&format!("the NodeRuntimeHealth of {name} is deleted"));
-                }
+                printed.remove(&object.name_any());
                 continue;
             }
-            Ok(Event::Init) => continue,
+            Ok(Event::Init) => {
+                listed.clear();
+                continue;
+            }
             Ok(Event::InitDone) => {
-                let mut all = first.take().unwrap_or_default();
-                all_exist(&args.nodes, &all)?;
-                all.sort_by_cached_key(Node::rank);
-                for node in all {
-                    show(args.print.output, &node, &mut printed)?;
+                if let Some(mut all) = first.take() {
+                    all_exist(&args.nodes, &all)?;
+                    all.sort_by_cached_key(Node::rank);
+                    for node in all {
+                        show(args.print.output, &node, printed)?;
+                    }
                 }
+                printed.keep(&listed);
                 continue;
             }
             Err(error) => {
@@ -238,7 +266,7 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
         }
         match &mut first {
             Some(all) => all.push(changed),
-            None => show(args.print.output, &changed, &mut printed)?,
+            None => show(args.print.output, &changed, printed)?,
         }
     }
 }
@@ -273,84 +301,4 @@ fn show(format: OutputFormat, node: &Node, printed: &mut Printed) -> anyhow::Res
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(name: &str, health: &str, severity: Option<&str>, activity: &str) -> Node {
-        let fault = |severity| {
-            json!({"id": "f", "type": "HungContainer", "severity": severity, "state": "Confirmed",
-                "subject": {"kind": "Container"}, "message": "m", "firstSeen": "2026-01-01T00:00:00Z"})
-        };
-        let conditions = json!([{"type": "RestartSafe", "status": "False", "reason": "R", "message": "m",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        Node::read(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
-            "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions,
-                "faults": severity.map(fault).into_iter().collect::<Vec<_>>(),
-                "summary": {"health": health, "activity": activity}}}))
-    }
-
-    #[test]
-    fn a_node_that_was_named_and_has_no_report_is_an_error() {
-        let nodes = [node("w1", "Healthy", None, "")];
-        assert!(all_exist(&["w1".to_owned()], &nodes).is_ok() && all_exist(&[], &[]).is_ok());
-        let error = all_exist(&["w1".to_owned(), "w9".to_owned()], &nodes).unwrap_err().to_string();
-        assert!(error.starts_with("no NodeRuntimeHealth of w9;"), "{error}");
-    }
-
-    #[test]
-    fn the_worst_node_is_first_and_one_that_cannot_be_read_is_not_taken_for_healthy() {
-        let broken = json!({"metadata": {"name": "w0"}, "spec": {"suspend": "perhaps"}});
-        let mut nodes = [
-            node("w1", "Healthy", None, ""),
-            Node::read(broken),
-            node("w2", "Unhealthy", Some("Medium"), "x"),
-            node("w3", "Degraded", Some("Low"), ""),
-            node("w4", "Unhealthy", Some("Critical"), ""),
-        ];
-        nodes.sort_by_cached_key(Node::rank);
-        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
-        assert_eq!(names, ["w4", "w2", "w0", "w3", "w1"]);
-        let table = columns(TITLES, nodes.iter().map(|node| node.row(Timestamp::UNIX_EPOCH)));
-        let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines[0], "NODE   HEALTH      FAULT   RESTART-SAFE   REMEDIATION   LAST-SEEN   ACTIVITY");
-        assert_eq!(lines[2], "w2     Unhealthy   -       False          -             never       x");
-        assert!(lines[3].starts_with("w0     Unknown ") && lines[3].contains("cannot be read"), "{table}");
-    }
-
-    #[test]
-    fn a_suspicion_is_told_as_one() {
-        let cell = |state: &str| {
-            let mut object = node("w1", "Degraded", Some("Medium"), "").object;
-            object["status"]["faults"][0]["state"] = json!(state);
-            object["status"]["summary"]["topFaultType"] = json!("HungContainer");
-            Node::read(object).row(Timestamp::UNIX_EPOCH)[2].clone()
-        };
-        assert_eq!(
-            ["Suspected", "Confirmed", "Clearing"].map(cell),
-            ["HungContainer (suspected)", "HungContainer", "HungContainer (clearing)"]
-        );
-    }
-
-    #[test]
-    fn a_watch_prints_a_node_again_when_more_than_its_age_has_changed() {
-        let mut printed = Printed::default();
-        let now = Timestamp::UNIX_EPOCH;
-        let first = printed.line("w1", node("w1", "Healthy", None, "").row(now)).unwrap();
-        assert_eq!(first.lines().count(), 2, "{first}");
-        let mut aged = node("w1", "Healthy", None, "").row(now);
-        aged[LAST_SEEN] = "9m".to_owned();
-        assert_eq!(printed.line("w1", aged), None);
-        let line = printed.line("w1", node("w1", "Unhealthy", None, "acts").row(now)).unwrap();
-        assert!(line.starts_with("w1     Unhealthy   -") && line.trim_end().ends_with("acts"), "{line}");
-        assert_eq!(line.lines().count(), 1);
-    }
-
-    #[test]
-    fn an_age_is_told_in_the_largest_unit_that_says_enough() {
-        let text = |seconds: i64| age(Timestamp::from_second(seconds).unwrap(), Timestamp::UNIX_EPOCH);
-        assert_eq!(
-            [119, 120, 7_199, 7_200, 172_799, 172_800, -5].map(text),
-            ["119s", "2m", "119m", "2h", "47h", "2d", "0s"]
-        );
-    }
-}
+mod tests;

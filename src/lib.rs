@@ -18,6 +18,7 @@ pub mod cli;
 pub mod fuzz;
 pub mod get;
 pub mod migrate;
+mod objects;
 pub mod process;
 pub mod remediate;
 pub mod restart_safe;

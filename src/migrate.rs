@@ -1,12 +1,14 @@
 //! `nrh migrate`: rewrites keys and values of old policy files to the names of this version; comments and layout stay.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
 
+use crate::caller::objects_in;
 use crate::cli::MigrateArgs;
+use crate::terminal::complain;
 
 /// Only documents with this word are rewritten.
 const KIND: &str = "RemediationPolicy";
@@ -137,16 +139,10 @@ fn migrated(text: &str) -> (String, Vec<usize>) {
     (out, unread)
 }
 
-/// Prints a file: byte for byte, unless a terminal would obey what is in it.
-fn show(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
-    if out.is_terminal() {
-        return crate::terminal::print(text);
-    }
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to standard output"),
-    }
+/// The same for a whole file; `None`: no policy is in it.
+fn migrated_file(text: &str) -> anyhow::Result<Option<(String, Vec<usize>)>> {
+    let has_policy = objects_in(text)?.iter().any(|object| object["kind"] == KIND);
+    Ok(has_policy.then(|| migrated(text)))
 }
 
 /// Replaces a file as a whole: an interruption leaves the old one. A symbolic link stays, and its target is replaced.
@@ -174,19 +170,21 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
     for path in &args.files {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-        let (new, unread) = if text.contains(KIND) { migrated(&text) } else { (text.clone(), Vec::new()) };
+        let done = migrated_file(&text).with_context(|| format!("cannot use {shown}"))?;
+        let (new, unread) = done.unwrap_or_else(|| {
+            complain(&format!("{shown}: no {KIND} in it, nothing to migrate"));
+            (text.clone(), Vec::new())
+        });
         left += unread.len();
         for line in unread {
-            crate::terminal::complain(&format!(
-                "{shown}:{line} is unchanged, since it has an anchor, an alias or an open quote"
-            ));
+            complain(&format!("{shown}:{line} is unchanged, since it has an anchor, an alias or an open quote"));
         }
         if args.in_place {
             if new != text {
                 replace(path, &new).with_context(|| format!("cannot write {shown}"))?;
             }
         } else {
-            show(&new)?;
+            crate::terminal::print_file(&new)?;
         }
     }
     anyhow::ensure!(left == 0, "{left} line(s) with an old name are unchanged: change them yourself");
@@ -234,6 +232,20 @@ fn a_reboot_without_a_drain_never_becomes_one_by_another_spelling_and_other_docu
     assert_eq!(migrated("kind: RemediationPolicy\nreboot: {evenIfNotDrained: maybe}\n").1, [2]);
     let other = "kind: Other\nsignal: Kill\n---\n";
     assert_eq!(migrated(&format!("{other}kind: RemediationPolicy\nsignal: Kill\n")).0.matches("SIGKILL").count(), 1);
+}
+
+#[cfg(test)]
+#[test]
+fn a_file_without_a_policy_is_told_from_one_and_one_that_cannot_be_read_is_an_error() {
+    let policy = "kind: RemediationPolicy\nsignal: Kill\n";
+    let list = format!("kind: List\nitems:\n- {}\n", policy.trim_end().replace('\n', "\n  "));
+    for text in [policy, &format!("kind: Other\n---\n{policy}"), &list] {
+        assert!(migrated_file(text).unwrap().unwrap().0.contains("SIGKILL"), "{text}");
+    }
+    for text in ["", "# RemediationPolicy\n", "kind: ConfigMap\ndata: {of: RemediationPolicy}\n"] {
+        assert_eq!(migrated_file(text).unwrap(), None, "{text}");
+    }
+    assert!(migrated_file("kind: RemediationPolicy\nspec: [\n").is_err());
 }
 
 #[cfg(all(test, unix))]

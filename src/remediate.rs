@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, ObjectMeta, PostParams};
-use kube::{Api, ResourceExt};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
 use crate::api::view::{node, report};
@@ -22,6 +22,7 @@ use crate::core::manual::{self, Choice};
 use crate::core::matching::MatchContext;
 use crate::core::policy::{ActionType, Mode, Policy};
 use crate::core::text::{bounded, short_name};
+use crate::objects;
 use crate::terminal::print_as;
 
 /// Longest line about a fault or a step, in bytes.
@@ -69,7 +70,10 @@ impl<'r> Listed<'r> {
 /// The cluster does not answer, the node has no such fault, no policy has such a step, several match, or the API server
 /// refuses.
 pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
-    let client = client(&args.cluster).await?;
+    remediate(client(&args.cluster).await?, args).await
+}
+
+pub(crate) async fn remediate(client: Client, args: RemediateArgs) -> anyhow::Result<()> {
     let node = within(Api::<Node>::all(client.clone()).get(&args.node)).await;
     let node = node.with_context(|| format!("cannot read node {}", args.node))?;
     let health = within(Api::<NodeRuntimeHealth>::all(client.clone()).get(&args.node)).await;
@@ -81,9 +85,8 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
             args.node
         );
     }
-    let listed = within(Api::<RemediationPolicy>::all(client.clone()).list(&ListParams::default())).await;
-    let listed = listed.context("cannot list remediationpolicies")?;
-    let policies: Vec<Policy> = listed.items.iter().filter_map(|object| convert::policy(object).ok()).collect();
+    let (listed, _) = objects::read::<RemediationPolicy>(client.clone()).await?;
+    let policies: Vec<Policy> = listed.iter().filter_map(|object| convert::policy(object).ok()).collect();
 
     let faults = confirmed(&health);
     let (labels, view) = (node.labels(), node::view(&node));

@@ -19,7 +19,7 @@ use crate::api::{
     CONFIG_NAME, ConditionType, DEPLOYMENT_NAME, LEASE_NAME, NODE_NAMESPACE, RemediationConfig, RemediationPolicy,
     SYSTEM_NAMESPACE, Suspend, crds,
 };
-use crate::caller::{list, within};
+use crate::caller::{code, error_text, list, within};
 use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, flaw, no_parameter};
 use crate::controller::leader::LEASE_DURATION;
 use crate::core::snapshot::TriState;
@@ -101,21 +101,30 @@ async fn proven(client: &Client, judged: Finding) -> Finding {
     let Ok(job) = serde_json::from_value::<Job>(job) else { return judged };
     let params = PostParams { dry_run: true, ..PostParams::default() };
     let tried = within(Api::namespaced(client.clone(), NODE_NAMESPACE).create(&params, &job)).await;
-    match tried.map_err(|error| format!("{error:#}")) {
-        Ok(_) => {
-            let message =
-                format!("they exist, and {JOBS} lets a Job through: does the API server enforce such policies?");
-            Finding::new(ADMISSION, Verdict::Failed, message)
-        }
-        Err(message) if message.contains(&format!("'{JOBS}'")) && message.contains(NO_PARAMETER) => {
-            Finding::new(ADMISSION, Verdict::Failed, no_parameter())
-        }
-        Err(message) if message.contains(&format!("'{JOBS}'")) => judged,
-        Err(_) => {
-            let message = format!("{}; not tested: you may not create Jobs in nrh-node", judged.message);
-            Finding::new(ADMISSION, Verdict::Ok, message)
-        }
+    judge_tried(tried.map(drop), judged)
+}
+
+/// Whether the admission policies have refused a Job that they have to refuse.
+pub(super) fn judge_tried(tried: anyhow::Result<()>, judged: Finding) -> Finding {
+    let Err(error) = tried else {
+        let message = format!("they exist, and {JOBS} lets a Job through: does the API server enforce such policies?");
+        return Finding::new(ADMISSION, Verdict::Failed, message);
+    };
+    let why = error_text(&error);
+    let is_refused = why.contains(&format!("'{JOBS}'"));
+    if is_refused && why.contains(NO_PARAMETER) {
+        return Finding::new(ADMISSION, Verdict::Failed, no_parameter());
     }
+    if is_refused {
+        return judged;
+    }
+    // Without the right, the API server refuses before it asks the policies. Any other answer says nothing of them.
+    let (verdict, why) = if code(&error) == Some(403) && why.contains("cannot create resource \"jobs\"") {
+        (Verdict::Ok, "you may not create Jobs in nrh-node")
+    } else {
+        (Verdict::Unknown, why.as_str())
+    };
+    Finding::new(ADMISSION, verdict, format!("{}; not tested: {why}", judged.message))
 }
 
 pub(super) fn judge_admission(

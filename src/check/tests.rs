@@ -1,14 +1,15 @@
 //! What is judged of objects, without a cluster; `tests/cluster` runs the command on a real one.
 
 use jiff::Timestamp;
+use kube::core::Status;
 use serde_json::{Value, json};
 
-use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies};
+use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies, judge_tried};
 use super::nodes::{describe, grouped};
 use super::{Finding, Verdict};
 use crate::api::view::guard::Guarded;
 use crate::api::{NodeRuntimeHealth, RemediationPolicy, crds};
-use crate::controller::admission::POLICIES;
+use crate::controller::admission::{JOBS, POLICIES};
 
 fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
@@ -51,6 +52,29 @@ fn each_admission_policy_has_to_deny() {
     let mut some = policies.to_vec();
     some[0] = read(warned);
     shows(&judge_admission(&some, &bindings), Verdict::Warning, "nrh-approvals");
+}
+
+#[test]
+fn admission_that_could_not_be_tried_is_ok_only_for_one_who_may_create_no_jobs() {
+    let of = |code: u16, message: &str| {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        let error = kube::Error::Api(Box::new(status)).into();
+        judge_tried(Err(error), Finding::new("admission policies", Verdict::Ok, "all in place"))
+    };
+    let right = "jobs.batch is forbidden: User \"ann\" cannot create resource \"jobs\" in API group \"batch\"";
+    shows(&of(403, right), Verdict::Ok, "all in place; not tested: you may not create Jobs in nrh-node");
+    let refused =
+        format!("jobs.batch is forbidden: ValidatingAdmissionPolicy '{JOBS}' with binding '{JOBS}' denied request");
+    assert_eq!(of(403, &refused).message, "all in place");
+    for (code, message) in [
+        (403, "jobs.batch \"nrh-check-x\" is forbidden: exceeded quota: count/jobs.batch"),
+        (404, "namespaces \"nrh-node\" not found"),
+        (500, "failed calling webhook: cannot create resource \"jobs\""),
+    ] {
+        shows(&of(code, message), Verdict::Unknown, &format!("all in place; not tested: {message}"));
+    }
+    let passed = judge_tried(Ok(()), Finding::new("admission policies", Verdict::Ok, "all in place"));
+    shows(&passed, Verdict::Failed, "lets a Job through");
 }
 
 #[test]

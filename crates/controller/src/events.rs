@@ -11,7 +11,7 @@ use super::calls::DEADLINE;
 use nrh_api::{CONTROLLER_MANAGER, NodeRemediation, RemediationConfig, SYSTEM_NAMESPACE};
 use nrh_core::policy::ActionType;
 use nrh_core::remediation::{ActionResult, Executor, Phase, Remediation, StepRecord, StepState};
-use nrh_core::text::bounded;
+use nrh_core::text::{bounded, short_hash};
 
 /// Maximum number of events that wait to be sent. Further ones are dropped, and the log says so.
 const WAITING: usize = 128;
@@ -190,6 +190,13 @@ fn about(node: &Node) -> ObjectReference {
     node.object_ref(&())
 }
 
+/// The object that the event is related to. The recorder counts events of one reason about the same two objects as one, and keeps the
+/// text of the first, so the reference also names the text.
+fn related(notice: &Notice) -> ObjectReference {
+    let related = notice.remediation.clone().unwrap_or_else(|| notice.about.clone());
+    ObjectReference { field_path: Some(short_hash(&notice.note)), ..related }
+}
+
 impl EventSender {
     /// Sends events, one at a time (two at the same moment for one object would get the same name).
     pub async fn run(mut self, client: Client, instance: String) {
@@ -211,8 +218,8 @@ impl EventSender {
                 type_,
                 reason: notice.kind.as_str().to_owned(),
                 note: Some(bounded(&notice.note, MAX_NOTE)),
+                secondary: Some(related(&notice)),
                 action: notice.action,
-                secondary: notice.remediation,
             };
             match timeout(DEADLINE, recorder.publish(&event, &notice.about)).await {
                 Ok(Ok(())) => {}
@@ -229,6 +236,14 @@ mod tests {
 
     use super::*;
     use nrh_api::convert;
+
+    #[test]
+    fn events_are_counted_as_one_only_with_the_same_text() {
+        let notice =
+            |note: &str| Notice::new(ObjectReference::default(), Kind::ActionNotExecuted, "Cordon", note.into());
+        let [first, again, other] = ["a is refused", "a is refused", "b is refused"].map(|note| related(&notice(note)));
+        assert!(first == again && first != other);
+    }
 
     #[test]
     fn what_is_requested_is_reported_with_its_step_and_its_fault_and_as_part_of_its_remediation() {

@@ -206,11 +206,13 @@ impl Election {
         match wrote {
             Ok(lease) => {
                 let server = written_at(&lease);
-                match step {
-                    Step::Renew => server.into_iter().for_each(|server| self.clock.hold_against(server)),
+                // The answer to the call that took the lease may have come too late: then the term begins with a renewal.
+                let begins = step != Step::Renew || self.term.borrow().is_none();
+                match begins {
+                    false => server.into_iter().for_each(|server| self.clock.hold_against(server)),
                     // What this process has read so far is older than it knows: it ends before this term begins.
-                    Step::Create | Step::Take if self.clock.has_jumped() => {}
-                    Step::Create | Step::Take | Step::Wait => self.clock.begin_term(server),
+                    true if self.clock.has_jumped() => {}
+                    true => self.clock.begin_term(server),
                 }
                 Ok(Some(epoch(&lease)))
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 pub use super::condition_type::ConditionType;
-use super::fault::{Fault, FaultState, FaultType};
+use super::fault::{FaultState, FaultType};
 use super::finding::{Findings, Verdict};
 pub use super::reason::ConditionReason;
 use super::restart_safety::RestartSafety;

@@ -1,16 +1,21 @@
 //! What resolves a fault.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use nrh_core::action::{Action, Signal};
+use nrh_core::action::{Action, MarkForReboot, Signal};
+use nrh_core::fault::{Daemon, FaultType, Subject, SubjectKind};
 
 nrh_core::named! {
     /// What resolves a fault.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
     pub enum ClearedBy {
-        /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
+        /// The hung process is resumed (`ReleaseHungProcess` with `SIGCONT`).
+        #[serde(rename = "SIGCONT")]
         Cont,
-        /// The hung process is killed (`ReleaseHungProcess` with `Kill`).
+        /// The hung process is killed (`ReleaseHungProcess` with `SIGKILL`).
+        #[serde(rename = "SIGKILL")]
         Kill,
         /// The leftover is removed.
         CleanupOrphans,
@@ -26,6 +31,16 @@ nrh_core::named! {
         Reboot,
         /// A remediator reboots the node, or replaces it.
         HandOff,
+    }
+}
+
+impl fmt::Display for ClearedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cont => "SIGCONT",
+            Self::Kill => "SIGKILL",
+            other => other.as_str(),
+        })
     }
 }
 
@@ -46,5 +61,28 @@ impl ClearedBy {
             Action::HandOff(_) => Self::HandOff,
             Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) | Action::Notify(_) => return None,
         })
+    }
+}
+
+/// Whether an action can do anything about a fault of this kind at all; otherwise the engine leaves the step out.
+///
+/// # Errors
+/// Why not.
+pub fn can_help(action: &Action, kind: FaultType) -> Result<(), &'static str> {
+    let remedy = &kind.spec().remedy;
+    // Where it depends on the subject, a restart helps the daemon that the fault is about.
+    let restart = |daemon, subject| (remedy.restart)(&Subject::of(subject)).of(daemon);
+    match action {
+        Action::ReleaseHungProcess(_) => remedy.hung_process.map(drop),
+        Action::CleanupOrphans(_) => remedy.leftover,
+        Action::ThawCgroup(_) => remedy.thaw,
+        Action::DeletePod(_) => remedy.new_pod,
+        Action::RestartKubelet(_) => restart(Daemon::Kubelet, SubjectKind::Kubelet),
+        Action::RestartRuntime(_) => restart(Daemon::Runtime, SubjectKind::Runtime),
+        Action::Reboot(_) => remedy.new_boot,
+        Action::MarkForReboot(_) => MarkForReboot::addresses(kind),
+        Action::HandOff(_) => remedy.other_machine,
+        Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) => remedy.fewer_pods,
+        Action::Notify(_) => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! The outlet for all printed and logged text. Much of it comes from nodes. Control characters that a terminal obeys (to clear
 //! the screen, to write to the clipboard, to turn the order of letters) must not reach a terminal.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 #[cfg(unix)]
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -58,7 +58,18 @@ impl<W: Write> Write for Harmless<W> {
 /// # Errors
 /// It cannot be written to.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = Harmless(io::stdout());
+    write_to(Harmless(io::stdout()), text)
+}
+
+/// Prints the content of a file: unchanged, unless a terminal would obey what is in it.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn print_file(text: &str) -> anyhow::Result<()> {
+    if io::stdout().is_terminal() { print(text) } else { write_to(io::stdout(), text) }
+}
+
+fn write_to(mut out: impl Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write to standard output"),

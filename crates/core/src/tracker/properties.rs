@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::condition::ConditionReason;
 use crate::fault::SubjectKind;
 use crate::finding::{Coverage, KubeletStart};
+use crate::reason::ConditionReason;
 
 /// What one check says of the one object that these histories are about.
 #[derive(Clone, Copy, Debug, PartialEq)]

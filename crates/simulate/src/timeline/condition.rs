@@ -51,7 +51,7 @@ impl ConditionEvent {
         let other = self.cleared_by.iter().find(|by| !matches!(by, ClearedBy::Reboot | ClearedBy::HandOff));
         if let Some(other) = other {
             bail!(
-                "condition {kind}: clearedBy: expected Reboot or HandOff, found {other:?}: no other step is about a condition"
+                "condition {kind}: clearedBy: expected Reboot or HandOff, found {other}: no other step is about a condition"
             );
         }
         Ok(())

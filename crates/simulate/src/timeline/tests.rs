@@ -23,9 +23,9 @@ fn what_cannot_be_is_refused_by_name() {
         ("{at: 1m, nodes: [w-1], condition: {type: A, reason: B}}", "", "go with a status"),
         ("{at: 1m, nodes: [w-1], condition: {type: A, clearedBy: [Reboot]}}", "", "clearedBy goes with a status"),
         (
-            "{at: 1m, nodes: [w-1], condition: {type: A, status: 'True', clearedBy: [Cont]}}",
+            "{at: 1m, nodes: [w-1], condition: {type: A, status: 'True', clearedBy: [SIGCONT]}}",
             "",
-            "clearedBy: expected Reboot or HandOff, found Cont",
+            "clearedBy: expected Reboot or HandOff, found SIGCONT",
         ),
         ("{at: 1m, nodes: [w-1], condition: {type: A, status: Maybe}}", "", "Maybe"),
         ("{at: 1m, nodes: [w-1], fault: {type: HungContainer, pod: a}}", "", "expected namespace/name, found \"a\""),
@@ -66,6 +66,11 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(late.contains("by: expected a time until the end at 1h00m00s, found 2h00m00s"), "{late}");
     let twice = Timeline::parse("nodes: [{name: a}, {name: a}]\nevents: []\n").unwrap_err();
     assert!(format!("{twice:#}").contains("two of the name a"), "{twice:#}");
+    let start = format!("{:#}", Timeline::parse("start: yesterday\nnodes: []\nevents: []\n").unwrap_err());
+    assert!(
+        start.contains("start: expected a time such as 2026-01-05T19:30:00Z, found \"yesterday\" at line 1"),
+        "{start}"
+    );
     let many = Timeline::parse("nodes: [{name: a, count: 4000000000}]\nevents: []\n").unwrap_err();
     assert!(format!("{many:#}").contains("at most 10000"), "{many:#}");
     assert!(Timeline::parse("nodes: []\nevents: []\n").is_err() && Timeline::parse("- 1").is_err());

@@ -43,7 +43,9 @@ fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
     waits(node.shim(SANDBOX), 3);
     let findings = node.findings();
     let safety = crate::restart_safety::restart_safety(&[], 0, &findings);
-    let host = of_probe(&Tracked::default(), &findings, &safety).into_iter().find(|one| one.kind == ConditionType::HostHealthy);
+    let host = of_probe(&Tracked::default(), &findings, &safety)
+        .into_iter()
+        .find(|one| one.kind == ConditionType::HostHealthy);
     assert_eq!(host.unwrap().status, crate::snapshot::TriState::True);
 }
 
