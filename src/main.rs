@@ -64,7 +64,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     })
 }
 
+fn make_folder(path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make folder {}", path.display()))
+}
+
 fn print_crds(args: &CrdsArgs) -> anyhow::Result<()> {
+    args.out.as_deref().map_or(Ok(()), make_folder)?;
     for (file, crd) in nrh::api::crds::all() {
         let yaml = nrh::api::crds::yaml(&crd).with_context(|| format!("cannot write {file} as YAML"))?;
         match &args.out {
@@ -85,6 +90,7 @@ fn print_completions(shell: Shell) -> anyhow::Result<()> {
 }
 
 fn write_man(out: &Path) -> anyhow::Result<()> {
+    make_folder(out)?;
     clap_mangen::generate_to(Cli::command(), out)
         .with_context(|| format!("cannot write manual pages to {}", out.display()))
 }

@@ -26,6 +26,7 @@ use crate::api::policy::PolicyRule;
 use crate::caller::objects_in;
 use crate::cli::{ClusterArgs, SimulateArgs};
 use crate::core::policy::Policy;
+use crate::core::text::bounded;
 use crate::explain::objects::Objects;
 use crate::terminal::{complain, print, print_as};
 
@@ -37,6 +38,11 @@ pub use nrh_simulate::{account, expect, record, remediator, text, timeline, work
 
 /// Most values of a policy that are told at once which cannot be read.
 const MAX_ERRORS: usize = 20;
+
+/// Longest text about what was found instead, in bytes.
+const MAX_FOUND: usize = 128;
+/// How the reader names numbers of whatever size.
+const NUMBERS: [&str; 3] = ["i32", "i64", "u32"];
 
 /// Runs `nrh simulate`.
 ///
@@ -112,9 +118,12 @@ pub fn of_files(path: &Path, policies: &[PathBuf], assume_enforce: bool) -> anyh
     for file in files {
         found.extend(self::policies(file)?);
     }
-    if let Some(name) = twice(found.iter().map(|policy| policy.name.as_str())) {
-        bail!("there are two policies of the name {name}");
+    if let Some(name) = twice(found.iter().map(|(_, policy)| policy.name.as_str())) {
+        let its = found.iter().filter(|(_, policy)| policy.name == name);
+        let files: Vec<String> = its.map(|(file, _)| file.display().to_string()).collect();
+        bail!("there are two policies of the name {name}, in {}: leave one out, or rename it", files.join(" and in "));
     }
+    let found = found.into_iter().map(|(_, policy)| policy).collect();
     let found = if assume_enforce { enforced(found) } else { found };
     for (number, event) in timeline.events.iter().enumerate() {
         let Some(change) = &event.policy else { continue };
@@ -129,8 +138,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The policies of a file, or of all YAML files of a folder. Objects of other kinds are left out, folders in it too.
-fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
+/// The policies of a file, or of all YAML files of a folder, each with its file. Objects of other kinds are left out, folders in it too.
+fn policies(path: &Path) -> anyhow::Result<Vec<(PathBuf, Policy)>> {
     let mut files = vec![path.to_path_buf()];
     if path.is_dir() {
         let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -139,22 +148,32 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
         files.retain(|file| is_yaml(file) && !file.is_dir());
         files.sort();
     }
-    let mut found = Vec::new();
+    let (mut found, mut others) = (Vec::new(), BTreeSet::new());
     for file in files {
         let text = read(&file)?;
         let cannot_use = || format!("cannot use {}", file.display());
         for object in objects_in(&text).with_context(cannot_use)? {
             match object["kind"].as_str() {
-                Some("RemediationPolicy") => found.push(policy(object).with_context(cannot_use)?),
+                Some("RemediationPolicy") => found.push((file.clone(), policy(object).with_context(cannot_use)?)),
                 // What is not ours is left out; a kind that is nearly ours is a slip.
                 Some(kind) if is_ours(&object) && !OTHERS.contains(&kind) => {
                     return Err(anyhow!("kind: expected RemediationPolicy, found {kind:?}")).with_context(cannot_use);
                 }
-                _ => {}
+                Some(kind) => {
+                    others.insert(kind.to_owned());
+                }
+                None if object.is_null() => {}
+                None => {
+                    others.insert("an object without kind".to_owned());
+                }
             }
         }
     }
-    ensure!(!found.is_empty(), "there is no RemediationPolicy in {}", path.display());
+    if found.is_empty() {
+        let others: Vec<String> = others.into_iter().collect();
+        let others = if others.is_empty() { "no object".to_owned() } else { bounded(&others.join(", "), MAX_FOUND) };
+        bail!("there is no RemediationPolicy in {}: found {others}", path.display());
+    }
     Ok(found)
 }
 
@@ -167,8 +186,16 @@ fn is_ours(object: &Value) -> bool {
 }
 
 /// What is wrong, and where in the object.
-fn at_its_place(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
-    let (place, message) = (error.path().to_string(), error.inner().to_string());
+fn at_its_place(error: &serde_path_to_error::Error<serde_json::Error>, object: &Value) -> String {
+    let (place, mut message) = (error.path().to_string(), error.inner().to_string());
+    if let Some((before, _)) = message.rsplit_once("expected ").filter(|(_, kind)| NUMBERS.contains(kind)) {
+        message = format!("{before}expected a whole number");
+    }
+    // A value that may be of several types is refused without being named.
+    let is_unnamed = message.starts_with("expected ") && !message.contains(", found ");
+    if let Some(found) = value_at(object, error.path()).filter(|_| is_unnamed) {
+        message = format!("{message}, found {}", bounded(&found.to_string(), MAX_FOUND));
+    }
     let hint = if message.starts_with("invalid type: boolean") {
         "; a word that YAML takes for true or false has to be in quotes"
     } else {
@@ -198,13 +225,21 @@ fn read_policy(mut object: Value) -> Result<RemediationPolicy, Vec<String>> {
                 return Err(errors);
             }
             Err(error) => {
-                errors.push(at_its_place(&error));
+                errors.push(at_its_place(&error, &object));
                 if errors.len() >= MAX_ERRORS || !leave_out(&mut object, error.path()) {
                     return Err(errors);
                 }
             }
         }
     }
+}
+
+fn value_at<'v>(object: &'v Value, path: &serde_path_to_error::Path) -> Option<&'v Value> {
+    path.iter().try_fold(object, |value, segment| match segment {
+        Segment::Map { key } => value.get(key),
+        Segment::Seq { index } => value.get(index),
+        _ => None,
+    })
 }
 
 /// Takes the innermost field out that lies on a way into an object; whether there was one.

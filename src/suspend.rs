@@ -67,7 +67,6 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         None => change_or_create(client, decide).await?,
     };
     let sentence = match before {
-        Some(text) if text.is_empty() => "is resumed; who had suspended it is not known".to_owned(),
         Some(text) => format!("is resumed; it was suspended {text}"),
         None => "is not suspended; nothing was changed".to_owned(),
     };
@@ -92,7 +91,7 @@ fn of_another(now: Suspension<'_>, me: &str) -> Option<String> {
     let text = now.suspended_by_text().filter(|_| now.by != Some(me))?;
     Some(match now.by {
         Some(_) => text,
-        None if text.is_empty() => "in nobody's name".to_owned(),
+        None if now.reason.is_empty() => text,
         None => format!("in nobody's name: {text}"),
     })
 }

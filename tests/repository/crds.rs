@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use nrh::api::{RemediationPolicy, convert, crds};
 use nrh::core::node_condition::NodeCondition;
@@ -38,6 +39,17 @@ fn the_files_are_what_the_code_says() {
     }
     expected.sort();
     assert_eq!(yaml_files("crds"), expected, "a definition that no type stands behind");
+}
+
+#[test]
+fn a_folder_for_what_is_generated_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    for (what, file) in [("crds", "remediationpolicies.yaml"), ("man", "nrh.1")] {
+        let out = folder.path().join("new").join(what);
+        let program =
+            Command::new(env!("CARGO_BIN_EXE_nrh")).args(["generate", what, "--out"]).arg(&out).output().unwrap();
+        assert!(program.status.success() && out.join(file).is_file(), "{program:?}");
+    }
 }
 
 /// Calls `check` for every schema of every definition, with its path.

@@ -53,14 +53,16 @@ pub fn new_policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
 pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
     let (meta, spec) = (&object.metadata, &object.spec);
     let mut errors = Vec::new();
-    let mut names = BTreeSet::new();
     if spec.rules.is_empty() {
         errors.push("rules: expected at least one rule, found none".to_owned());
     }
     let mut rules = Vec::new();
-    for rule in &spec.rules {
-        if !names.insert(rule.name.as_str()) {
-            errors.push(format!("rules[{}]: the name is used twice", rule.name));
+    for (second, rule) in spec.rules.iter().enumerate() {
+        let name = &rule.name;
+        if let Some(first) = spec.rules.iter().take(second).position(|other| other.name == *name) {
+            errors.push(format!(
+                "rules[{name}]: the name is used twice: rules[{first}] and rules[{second}] are both {name:?}, rename one"
+            ));
         }
         rules.push(read_rule(rule, &mut errors));
     }

@@ -20,6 +20,7 @@ mod window;
 pub use drain::Drain;
 pub use selector::FaultSelector;
 pub use status::{FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus};
+pub(crate) use step::default_timeout;
 pub use step::{Cordon, Notify, PolicyStep, ReleaseHungProcess, Verify};
 pub use taint::Taint;
 pub use window::PolicyWindow;

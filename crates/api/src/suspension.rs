@@ -35,6 +35,7 @@ impl Suspension<'_> {
             Some(by) => format!("by {by}: {}", self.reason),
             // It names nobody, whatever it says.
             None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
+            None if self.reason.is_empty() => "in nobody's name".to_owned(),
             None => self.reason.to_owned(),
         };
         self.suspend.then(|| bounded(&sentence, MAX_SUSPENSION_TEXT))

@@ -12,6 +12,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{Request, Status};
 use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
+use serde_saphyr::UserMessageFormatter;
 
 /// Timeout of one answer of the API server.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -37,7 +38,7 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
             Ok(None) => Config::from_kubeconfig(&options).await,
             Err(error) => Err(error),
         };
-        let config = config.context(
+        let config = config.map_err(|error| anyhow!(without_quotes(&error_text(&error.into())))).context(
             "cannot find the cluster that --kubeconfig or --context names; `kubectl config get-contexts` lists the contexts",
         )?;
         return Ok(Client::try_from(config)?);
@@ -45,17 +46,24 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
     let config = Config::infer().await.map_err(|error| match error.source() {
         // Outside of a cluster the missing in-cluster configuration is expected, so the message leaves it out.
         Some(why) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
-            anyhow!("{why}; KUBECONFIG names the kubeconfig of a cluster, by default ~/.kube/config")
+            let why = without_quotes(&why.to_string());
+            anyhow!("{why}; --kubeconfig or KUBECONFIG names the kubeconfig of a cluster, by default ~/.kube/config")
         }
         _ => anyhow!(error.to_string()),
     });
     config.and_then(|config| Ok(Client::try_from(config)?)).context("cannot find a cluster")
 }
 
+/// An error of the client without the second pair of quotes around a path.
+fn without_quotes(error: &str) -> String {
+    error.replace("'\"", "'").replace("\"'", "'")
+}
+
 /// The objects in a file: all its documents, and the items of a list as `kubectl get -o yaml` prints it.
 pub fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(text).map_err(|error| no_yaml(&error)).context("it is neither YAML nor JSON")?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)
+        .map_err(|error| no_yaml(&error))
+        .context("it cannot be read as YAML or JSON")?;
     let objects = documents.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
         _ => vec![object],
@@ -65,7 +73,7 @@ pub fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
 
 /// The error of a file, with its line and column.
 pub fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
-    anyhow!("{}", error.without_snippet())
+    anyhow!("{}", error.without_snippet().render_with_formatter(&UserMessageFormatter))
 }
 
 /// The answer to a call, or an error after the timeout.
@@ -219,10 +227,20 @@ mod tests {
         assert_eq!([403, 404].map(text), ["cannot cancel a (requires the verb cancel): no", "cannot cancel a: no"]);
     }
 
+    #[test]
+    fn a_file_that_cannot_be_read_says_where_and_not_how_a_program_would_read_it() {
+        let error = |text| error_text(&objects_in(text).unwrap_err());
+        assert_eq!(
+            error("kind: A\nkind: B\n"),
+            "it cannot be read as YAML or JSON: duplicate mapping key: kind not allowed here at line 2, column 1"
+        );
+        assert!(error("a: [1\n").contains("at line 1, column 4"), "{}", error("a: [1\n"));
+    }
+
     #[tokio::test]
     async fn a_context_that_is_not_there_is_named() {
         let missing = ClusterArgs { kubeconfig: Some("/no/such/kubeconfig".into()), context: None };
         let text = client(&missing).await.err().map(|error| error_text(&error)).unwrap_or_default();
-        assert!(text.contains("--kubeconfig or --context") && text.contains("/no/such/kubeconfig"), "{text}");
+        assert!(text.contains("--kubeconfig or --context") && text.contains(" '/no/such/kubeconfig': "), "{text}");
     }
 }

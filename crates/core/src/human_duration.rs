@@ -106,7 +106,13 @@ impl FromStr for HumanDuration {
             rest = tail.get(1..).unwrap_or_default();
         }
         let value = Duration::from_secs(total);
-        if rest.is_empty() && (MIN..=MAX).contains(&value) { Ok(Self(value)) } else { Err(fail()) }
+        if !rest.is_empty() || text.is_empty() {
+            return Err(fail());
+        }
+        if !(MIN..=MAX).contains(&value) {
+            return Err(format!("expected a duration from 1s to 24h, found {text:?}"));
+        }
+        Ok(Self(value))
     }
 }
 
@@ -170,6 +176,8 @@ mod tests {
         for text in ["", "0s", "25h", "5", "-1s", "1d", "5s5m", "1.5h", "999999999999h", "m", "1h1h"] {
             let error = text.parse::<HumanDuration>().unwrap_err();
             assert!(error.contains("1s to 24h"), "{text}: {error}");
+            let is_one = ["0s", "25h"].contains(&text);
+            assert_eq!(error.contains("is not a duration"), !is_one, "{text}: {error}");
         }
     }
 }

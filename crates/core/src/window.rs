@@ -73,9 +73,10 @@ fn no_schedule(text: &str, error: &str) -> String {
     let wrong = fields.into_iter().find_map(|((number, field), name)| {
         let mut alone = ["*"; FIELDS.len()];
         *alone.get_mut(number)? = field;
-        Cron::from_str(&alone.join(" ")).is_err().then(|| format!("{field:?} is no {name}: "))
+        let hint = if field.contains('-') { "; a range goes from the lower to the higher" } else { "" };
+        Cron::from_str(&alone.join(" ")).is_err().then(|| format!("{field:?} is no {name}{hint}"))
     });
-    format!("schedule: {text:?} is none: {}{error}", wrong.unwrap_or_default())
+    format!("schedule: {text:?} is none: {}", wrong.as_deref().unwrap_or(error))
 }
 
 /// Why a step may not start now.
@@ -322,8 +323,11 @@ mod tests {
         assert!(refused("* * 0 22 * *", "UTC").contains("five fields"));
         assert!(refused("61 22 * * *", "UTC").contains("is none"));
         // Which field it is.
-        assert!(refused("61 22 * * *", "UTC").contains("\"61\" is no minute (0-59): "));
-        assert!(refused("0 25 * * *", "UTC").contains("\"25\" is no hour (0-23): "));
+        assert!(refused("61 22 * * *", "UTC").ends_with("\"61\" is no minute (0-59)"));
+        assert!(refused("0 25 * * *", "UTC").ends_with("\"25\" is no hour (0-23)"));
+        assert!(
+            refused("0 22-6 * * *", "UTC").ends_with("is no hour (0-23); a range goes from the lower to the higher")
+        );
         assert!(refused("0 0 31 2 *", "UTC").contains("never comes"));
         assert!(refused("0 22 * * *", "Mars/Olympus").contains("IANA"));
         assert!(refused("0 22 * * *", "").contains("IANA"));

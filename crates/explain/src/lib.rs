@@ -144,6 +144,8 @@ mod tests {
         let before =
             explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();
         assert!(before.contains("(spec.suspend of its NodeRuntimeHealth): disk swap"), "{before}");
+        let bare = explained(|saved| saved.replace("suspend: false", "suspend: true")).unwrap();
+        assert!(bare.contains("(spec.suspend of its NodeRuntimeHealth): in nobody's name\n"), "{bare}");
     }
 
     #[test]

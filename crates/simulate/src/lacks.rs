@@ -1,13 +1,16 @@
 //! What policies ask about faults that the timeline does not say. In the cluster, the controller reads it. Here there is nothing
-//! to read, so a fault for such a rule stays blocked to the end. A person who tries a policy must learn why.
+//! to read, so a fault for such a rule stays blocked to the end. A person who tries a policy must learn why. So it is with what is
+//! allowed in a policy and has no use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::cleared_by::can_help;
 use super::injected_fault::pod_like;
 use super::timeline::{FaultEvent, Timeline};
 use super::world::World;
+use nrh_core::fault::FaultType;
 use nrh_core::matching::Matching;
-use nrh_core::policy::{Policy, Rule};
+use nrh_core::policy::{Policy, Rule, Step};
 use nrh_core::snapshot::NodeView;
 
 /// A fault event with its place in the file, as people find it, and its nodes.
@@ -38,6 +41,11 @@ pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
             all.push(format!("policy {} selects none of the nodes", policy.name));
             continue;
         }
+        if policy.limits.max_unhealthy.of(1) == 0 {
+            let name = &policy.name;
+            all.push(format!("limits.maxUnhealthy of policy {name} is 0: nothing starts while a node is unhealthy"));
+        }
+        all.extend(policy.rules.iter().flat_map(|rule| useless_steps(policy, rule)));
         for rule in policy.rules.iter().filter(|rule| rule.matching != Matching::default()) {
             let is_its = |one: &&Coming<'_>| one.nodes.iter().any(|node| selected.contains_key(node));
             let is_for = |one: &&Coming<'_>| rule.faults.contains(&one.fault.kind);
@@ -50,6 +58,22 @@ pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
         }
     }
     all
+}
+
+/// The steps of a rule that help against none of its faults.
+fn useless_steps(policy: &Policy, rule: &Rule) -> Vec<String> {
+    let conditions = (!rule.conditions.is_empty()).then_some(FaultType::NodeCondition);
+    let kinds: Vec<FaultType> = rule.faults.iter().copied().chain(conditions).collect();
+    let useless = |(number, step): (usize, &Step)| {
+        let why = kinds.iter().map(|kind| Some((kind, can_help(&step.action, *kind).err()?)));
+        let (kind, why) = why.collect::<Option<Vec<_>>>()?.into_iter().next()?;
+        let (number, action) = (number + 1, step.action.kind().as_str());
+        Some(format!(
+            "step {number} {action} of rule {} of policy {} is left out for each fault of the rule ({kind}: {why})",
+            rule.name, policy.name
+        ))
+    };
+    rule.steps.iter().enumerate().filter_map(useless).collect()
 }
 
 /// What the nodes of the faults lack.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_saphyr::UserMessageFormatter;
 
 mod condition;
 mod event;
@@ -16,6 +18,8 @@ mod flaps;
 mod manual;
 mod offset;
 pub(crate) mod pods;
+
+use nrh_core::text::bounded;
 
 pub use super::cleared_by::ClearedBy;
 pub use condition::ConditionEvent;
@@ -46,7 +50,7 @@ pub struct Timeline {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// When it begins. The windows of policies use this time.
-    #[serde(default = "default_start")]
+    #[serde(default = "default_start", deserialize_with = "read_start")]
     pub start: Timestamp,
     /// How long it lasts. Default: until an hour after the last event, or until all remediations that are open then have ended,
     /// at most a day longer.
@@ -70,6 +74,12 @@ pub struct Timeline {
 fn default_start() -> Timestamp {
     // A Monday at three in the morning.
     Timestamp::from_second(1_767_582_000).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn read_start<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+    let text = String::deserialize(from)?;
+    let fail = |_| format!("start: expected a time such as 2026-01-05T19:30:00Z, found {:?}", bounded(&text, 32));
+    text.parse().map_err(fail).map_err(D::Error::custom)
 }
 
 const fn default_ceiling() -> u32 {
@@ -117,7 +127,7 @@ impl Timeline {
     /// The text is no YAML of this form, or contains something impossible. The message names it.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let timeline: Self = serde_saphyr::from_str(text)
-            .map_err(|error| anyhow!("{}", error.without_snippet()))
+            .map_err(|error| anyhow!("{}", error.without_snippet().render_with_formatter(&UserMessageFormatter)))
             .context("it is no timeline")?;
         timeline.check()?;
         Ok(timeline)

@@ -4,10 +4,17 @@ use crate::api::{RemediationPolicy, convert};
 use crate::simulate::timeline::Timeline;
 
 fn told(matches: &str, nodes: &str, fault: &str) -> Vec<String> {
+    told_of(
+        &format!("rules: [{{name: r, match: {{faults: [HungContainer], {matches}}}, steps: [{{action: Notify}}]}}]"),
+        nodes,
+        fault,
+    )
+}
+
+fn told_of(spec: &str, nodes: &str, fault: &str) -> Vec<String> {
     let policy = format!(
         "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: p}}, spec: {{nodeSelector: \
-         {{matchLabels: {{pool: a}}}}, rules: [{{name: r, match: {{faults: [HungContainer], {matches}}}, \
-         steps: [{{action: Notify}}]}}]}}}}"
+         {{matchLabels: {{pool: a}}}}, {spec}}}}}"
     );
     let policy: RemediationPolicy = serde_saphyr::from_str(&policy).unwrap();
     let policy = convert::policy(&policy).unwrap();
@@ -44,4 +51,26 @@ fn what_a_rule_asks_for_and_the_timeline_does_not_say_is_told() {
 fn a_policy_for_no_node_is_told_as_that_alone() {
     let told = told("runtimes: [{name: containerd}]", "", "").len();
     assert_eq!(told, 1);
+}
+
+#[test]
+fn what_is_allowed_and_has_no_use_is_told() {
+    let rule =
+        |faults: &str, steps: &str| format!("rules: [{{name: r, match: {{faults: [{faults}]}}, steps: [{steps}]}}]");
+    let steps = "{action: DeletePod}, {action: RestartKubelet}, {action: Notify}";
+    let said = [
+        "step 1 DeletePod of rule r of policy p is left out for each fault of the rule (HungContainer: it is not about a DaemonSet's \
+         pod)",
+        "step 2 RestartKubelet of rule r of policy p is left out for each fault of the rule (HungContainer: a restart of the kubelet \
+         does not end it)",
+    ];
+    assert_eq!(told_of(&rule("HungContainer", steps), "", ""), said);
+    assert_eq!(told_of(&rule("HungContainer, KubeletDown, StuckDaemonSetPod", steps), "", ""), Vec::<String>::new());
+    // Such a fault may be the kubelet's own.
+    assert_eq!(told_of(&rule("FdExhaustion", "{action: RestartKubelet}"), "", ""), Vec::<String>::new());
+    let said = "limits.maxUnhealthy of policy p is 0: nothing starts while a node is unhealthy";
+    for none in ["0", "0%"] {
+        let limits = format!("limits: {{maxUnhealthy: {none}}}, {}", rule("DiskFull", "{action: Notify}"));
+        assert_eq!(told_of(&limits, "", ""), [said]);
+    }
 }

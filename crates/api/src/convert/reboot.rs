@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::policy::PolicyStep;
+use super::super::policy::{PolicyStep, default_timeout};
 use nrh_core::policy::{ActionType, Mode};
 use nrh_core::reboot::sentinel_name;
 
@@ -44,9 +44,10 @@ fn check_care(step: &PolicyStep, at: &str, harm: &str, (least, slow): (Duration,
         errors.push(format!("{at}.maxAttempts: {action} is tried once, found {}", step.max_attempts));
     }
     if step.timeout.get() < least {
-        let minutes = least.as_secs() / 60;
-        errors
-            .push(format!("{at}.timeout: {slow}, expected at least {minutes}m with {action}, found {}", step.timeout));
+        let (minutes, found) = (least.as_secs() / 60, step.timeout);
+        // Nobody finds a number in a file that does not have it.
+        let unset = if found == default_timeout() { ", the default where timeout is not set" } else { "" };
+        errors.push(format!("{at}.timeout: {slow}, expected at least {minutes}m with {action}, found {found}{unset}"));
     }
 }
 

@@ -109,7 +109,7 @@ const fn default_step_mode() -> Mode {
     Mode::Enforce
 }
 
-fn default_timeout() -> HumanDuration {
+pub(crate) fn default_timeout() -> HumanDuration {
     HumanDuration::from_secs(180)
 }
 
