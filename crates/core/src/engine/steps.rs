@@ -16,6 +16,10 @@ use crate::snapshot::JobView;
 
 /// Records what the node and its objects prove about the latest attempts: that one has begun, and how one has ended.
 pub(super) fn observe(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+    // Another machine of that name proves nothing.
+    if node.view.is_none_or(|view| view.uid != remediation.node_uid) {
+        return;
+    }
     take_late_answer(ctx, node, remediation);
     let Some(record) = remediation.current_step().cloned() else { return };
     if matches!(record.state, StepState::Scheduled | StepState::Started) {
@@ -96,7 +100,7 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
         step.state = StepState::Started;
         step.started_at = Some(now);
     }
-    let Some(answer) = answer else { return };
+    let Some(answer) = answer.filter(|answer| answer.state != OutcomeState::Running) else { return };
     if !step.learns_from(answer.reason) {
         return;
     }
@@ -125,9 +129,7 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
 fn take_late_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(step) = remediation.steps.iter_mut().rev().find(|step| step.is_given()) else { return };
     let answer = answer(ctx, node, &step.operation_id).filter(|answer| answer.state != OutcomeState::Running);
-    let Some(answer) = answer.filter(|answer| step.is_unanswered() && step.reason != Some(answer.reason)) else {
-        return;
-    };
+    let Some(answer) = answer.filter(|_| step.is_unanswered()) else { return };
     step.reason = Some(answer.reason);
     step.say(&format!("{}; later answered: {}", step.message, answer.message));
     if answer.state == OutcomeState::Done && !step.action.ends_boot() {
@@ -231,9 +233,6 @@ fn time_out(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &Step
     let now = cx.snapshot.now;
     if !is_out_of_reach(cx, record) {
         return attempt::end(update, StepState::TimedOut, why, now);
-    }
-    if let Some(step) = update.remediation.current_step_mut() {
-        step.reason = Some(OutcomeReason::CheckFailed);
     }
     let message = format!("{why}, and the probe of node {} does not report", cx.node.name);
     attempt::end(update, StepState::Refused, &message, now);

@@ -65,7 +65,8 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let &Check { seen, thresholds, .. } = check;
     let confirm = check.hangs(&CONFIRM);
     let (table, checked) = processes(seen)?;
-    let (age, watched) = (thresholds.bound(&AGE), thresholds.bound(&NO_PROGRESS_TIME));
+    let age = thresholds.bound(&AGE);
+    let watched = thresholds.bound(&NO_PROGRESS_TIME).min(age);
     let mut coverage = Coverage::new(absent(table, checked));
     let may_be_hung =
         |process: &&UnprovenProcess| process.possible_role == PossibleRole::RuntimeClient && process.age >= watched;

@@ -12,12 +12,15 @@ use crate::action::ActionType;
 use crate::command::OutcomeReason;
 use crate::context::{ClusterContext, NodeContext, Probe};
 use crate::moment::clock;
-use crate::remediation::{Remediation, StepRecord, StepState};
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
 /// How long after the command a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min
 /// (systemd.special(7)), and the command may start some minutes later.
 const MAX_SHUTDOWN: Duration = Duration::from_mins(40);
+
+/// How long a kubelet may take to end the pod of a Job, whose own grace period is 5 s.
+const POD_END: Duration = Duration::from_secs(30);
 
 /// An operation with an unknown result.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +43,8 @@ impl<'r> PendingOperation<'r> {
         };
         let reboot = reboot_of(remediation).filter(is_kept);
         let reboot = reboot.and_then(|step| Some((reboot_until(ctx, node, step)?, step)));
-        let (until, step) = reboot.into_iter().chain(unanswered(ctx, remediation)).max_by_key(|(until, _)| *until)?;
+        let other = unanswered(ctx, view.ready, remediation);
+        let (until, step) = reboot.into_iter().chain(other).max_by_key(|(until, _)| *until)?;
         (until > ctx.snapshot.now).then_some(Self { remediation, step, until })
     }
 
@@ -68,10 +72,17 @@ impl<'r> PendingOperation<'r> {
 }
 
 /// The latest step that was given to the node, if it has no answer, and the latest time at which it may be executed.
-fn unanswered<'r>(ctx: ClusterContext<'_>, remediation: &'r Remediation) -> Option<(Timestamp, &'r StepRecord)> {
-    let step = remediation.last_given()?;
-    let is_reboot = step.action == ActionType::Reboot || is_carried(step);
-    Some((ctx.settings.latest_execution(step)?, step)).filter(|_| !is_reboot)
+fn unanswered<'r>(
+    ctx: ClusterContext<'_>,
+    ready: TriState,
+    remediation: &'r Remediation,
+) -> Option<(Timestamp, &'r StepRecord)> {
+    let step = remediation.last_given().filter(|step| step.action != ActionType::Reboot && !is_carried(step))?;
+    let longest = ctx.settings.latest_execution(step)?;
+    // A kubelet that reaches the API server ends the pod of a deleted Job.
+    let is_jobs = step.executor == Executor::Job && step.executor_changed_at.is_none() && ready == TriState::True;
+    let ended = step.finished_at?.checked_add(ctx.settings.cache_lag.saturating_add(POD_END)).ok()?;
+    Some((if is_jobs { longest.min(ended) } else { longest }, step))
 }
 
 /// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to

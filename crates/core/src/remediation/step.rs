@@ -156,13 +156,9 @@ impl StepRecord {
 
     /// Whether it was given to its node and has ended without an answer of it: the node may still execute it.
     pub fn is_unanswered(&self) -> bool {
-        let has_answer = match self.state {
-            StepState::TimedOut | StepState::Cancelled => self.reason.is_some(),
-            // The controller ends an attempt so, too, while the node is out of reach.
-            StepState::Refused => self.reason != Some(OutcomeReason::CheckFailed),
-            _ => true,
-        };
-        self.is_given() && self.executed_at.is_none() && !has_answer
+        // The controller ends an attempt as refused, too, if the node is out of reach.
+        let is_over = matches!(self.state, StepState::TimedOut | StepState::Cancelled | StepState::Refused);
+        self.is_given() && is_over && self.executed_at.is_none() && self.reason.is_none()
     }
 
     /// Counts a round that was executed now.
@@ -210,6 +206,7 @@ impl StepRecord {
     /// not reached in time.
     pub const fn could_not_be_tried(&self) -> bool {
         use OutcomeReason::{CheckFailed, Expired, KubeletBusy};
-        matches!(self.state, StepState::Refused) && matches!(self.reason, Some(CheckFailed | Expired | KubeletBusy))
+        matches!(self.state, StepState::Refused)
+            && matches!(self.reason, None | Some(CheckFailed | Expired | KubeletBusy))
     }
 }

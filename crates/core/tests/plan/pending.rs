@@ -8,7 +8,8 @@ use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType, Amount, Daemon, Mode, Step};
-use nrh_core::remediation::{Cancel, Phase, Remediation, StepRecord, StepState};
+use nrh_core::remediation::{Cancel, Executor, Phase, Remediation, StepRecord, StepState};
+use nrh_core::tri_state::TriState;
 
 use crate::samples::{self, asked, cordon, fault, mark_for_reboot, policy, rule, secs, step};
 use crate::world::{Chaos, World, reasons};
@@ -84,14 +85,35 @@ fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute
 
 #[test]
 fn an_answer_of_the_node_ends_the_wait() {
-    for state in [OutcomeState::Running, OutcomeState::Done, OutcomeState::Refused, OutcomeState::Failed] {
+    for (state, reason) in [
+        (OutcomeState::Running, OutcomeReason::Executed),
+        (OutcomeState::Done, OutcomeReason::Executed),
+        (OutcomeState::Refused, OutcomeReason::CheckFailed),
+        (OutcomeState::Failed, OutcomeReason::RequestFailed),
+    ] {
         let mut world = given(&[restart()]);
         cancel(&mut world);
         world.live(2, 5);
-        let (operation_id, reason, at) = (attempt(&world).operation_id.clone(), OutcomeReason::Executed, world.now);
+        let (operation_id, at) = (attempt(&world).operation_id.clone(), world.now);
         world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message: String::new(), at });
         let waited = until_next(&mut world);
         assert_eq!(waited <= 10, state != OutcomeState::Running, "{state:?}: {waited}");
+    }
+}
+
+/// A kubelet that reaches the API server ends the pod of a deleted Job.
+#[test]
+fn a_job_on_a_ready_node_is_waited_for_only_until_its_pod_has_ended() {
+    for (ready, longest) in [(TriState::True, 60 + 30), (TriState::False, LONGEST)] {
+        let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]);
+        world.pass();
+        assert!(attempt(&world).started_at.is_some() && attempt(&world).executor == Executor::Job);
+        cancel(&mut world);
+        world.pass();
+        world.node("n1").view.ready = ready;
+        let ended = |world: &World| of(world, "n1").unwrap().finished_at.is_some();
+        let waited = world.until(secs(1_000), "at its end", ended);
+        assert!((longest - 10..longest + 20).contains(&waited), "{ready:?}: {waited}");
     }
 }
 
