@@ -1,11 +1,13 @@
 //! The kill of a shim that would end a running pod, and the disruption budget of that pod.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::fake_api::world::World;
+use crate::fake_api::{Call, Fault};
 
 /// A node with a hung container in a pod that runs, under a policy that lets its shim be killed.
 fn world(allowed: u32) -> World {
@@ -66,7 +68,6 @@ async fn what_has_room_or_goes_anyway_or_has_no_budget_is_released() {
 
 #[tokio::test(start_paused = true)]
 async fn without_the_right_to_ask_nothing_is_killed() {
-    use crate::fake_api::{Call, Fault};
     let world = world(1);
     let is_asked = |call: &Call| call.target.plural == "poddisruptionbudgets";
     world.api.hook(move |call| is_asked(call).then_some(Fault::Code(403)));
@@ -168,4 +169,92 @@ async fn who_has_only_waited_for_another_kill_has_not_tried() {
     assert!(first()["message"].as_str().unwrap().contains("does not show in its budgets yet"), "{}", first());
     world.set_kubelet(true);
     world.until("it is healed all the same", || of_second()["status"]["phase"] == "Succeeded").await;
+}
+
+/// The same, where w2 is drained in place of a kill, and has a pod of the same budget.
+fn draining(allowed: u32) -> World {
+    let world = world(allowed);
+    let drain = json!([{"action": "Cordon"}, {"action": "Drain", "timeout": "10m"}, {"action": "Notify"}]);
+    world.policy("drain", "Enforce", &drain);
+    for (policy, node) in [("hung", "w1"), ("drain", "w2")] {
+        world.api.change("remediationpolicies", policy, |policy| {
+            policy["spec"]["nodeSelector"] = json!({"matchLabels": {"kubernetes.io/hostname": node}});
+            policy["spec"]["limits"]["maxUnhealthy"] = json!("100%");
+        });
+    }
+    let owners =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "log", "uid": "rs", "controller": true}]);
+    world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "log-y", "namespace": "d", "uid": "pod-2", "labels": {"app": "log"}, "ownerReferences": owners},
+        "spec": {"nodeName": "w2", "containers": []}, "status": {"phase": "Running"}}));
+    world
+}
+
+/// The steps of the remediation of a node.
+fn steps_of(world: &World, node: &str) -> Value {
+    let all = world.api.list("noderemediations");
+    let of_node = all.iter().find(|one| one["spec"]["nodeName"] == node);
+    of_node.map(|one| one["status"]["attempts"].clone()).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_pod_is_evicted_before_its_budget_can_show_a_kill() {
+    let world = draining(1);
+    let _replica = world.controller("a");
+    for node in ["w1", "w2", "w3"] {
+        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
+    }
+    world.set_kubelet(false);
+    world.set_sick("w1", true);
+    world.until("one is killed", || world.api.list("jobs").len() == 1).await;
+    world.set_sick("w2", true);
+    let drain = || steps_of(&world, "w2")[1].clone();
+    world.until("the drain is under way", || drain()["state"] == "Started").await;
+    let kill = steps_of(&world, "w1")[0]["operationId"].as_str().unwrap().to_owned();
+    let why = format!("waits until the kill by operation {kill} shows in the disruption budgets");
+    assert_eq!(drain()["message"], format!("1 pod(s) left; not evicted: d/log-y ({why})"));
+    let began = Instant::now();
+    world.set_kubelet(true);
+    world.until("the pod is evicted", || world.api.get("pods", "log-y").is_none()).await;
+    assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_and_an_eviction_at_the_same_time_do_not_spend_the_same_room() {
+    const READ: Duration = Duration::from_secs(1);
+    const EVICTION: Duration = Duration::from_secs(3);
+    let world = draining(1);
+    world.set_kubelet(false);
+    // The kill and the drain begin in the same pass.
+    world.api.change("remediationpolicies", "hung", |policy| {
+        policy["spec"]["rules"][0]["steps"].as_array_mut().unwrap().insert(0, json!({"action": "Cordon"}));
+    });
+    let calls = Arc::new(Mutex::new((Vec::new(), Vec::new())));
+    let seen = Arc::clone(&calls);
+    world.api.hook(move |call| {
+        let mut seen = seen.lock().unwrap();
+        if call.target.subresource.as_deref() == Some("eviction") {
+            seen.1.push(Instant::now());
+            return Some(Fault::Late(EVICTION));
+        }
+        // The last read before the budgets are read.
+        let is_of_kill = call.verb == "get" && call.target.name.as_deref() == Some("log-x");
+        is_of_kill.then(|| {
+            seen.0.push(Instant::now());
+            Fault::Late(READ)
+        })
+    });
+    let _replica = world.controller("a");
+    for node in ["w1", "w2"] {
+        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
+    }
+    for node in ["w1", "w2"] {
+        world.set_sick(node, true);
+    }
+    world.until("the pod is evicted", || world.api.get("pods", "log-y").is_none()).await;
+    sleep(Duration::from_secs(10)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
+    let (reads, evictions) = calls.lock().unwrap().clone();
+    let is_during = |read: &Instant| evictions.iter().any(|at| (*at..*at + EVICTION).contains(&(*read + READ)));
+    assert!(reads.iter().any(is_during), "the test proves nothing: {reads:?} {evictions:?}");
 }

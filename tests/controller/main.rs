@@ -6,6 +6,7 @@ mod commands;
 mod cordons;
 mod disruption;
 mod drains;
+mod events;
 #[path = "../fake_api/mod.rs"]
 mod fake_api;
 mod flaps;

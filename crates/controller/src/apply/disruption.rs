@@ -1,5 +1,5 @@
 //! Whether the controller may end a running pod by the kill of its shim. It checks the disruption budgets immediately before, as
-//! an eviction does.
+//! an eviction does. The API server counts an eviction at once, but a kill only after a while, so evictions wait for kills.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +11,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::api::ListParams;
+use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::time::{Instant, timeout};
 
 use super::preflight::PreflightRequest;
@@ -23,8 +24,8 @@ use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role};
 use nrh_core::remediation::{ActionResult, Remediation, StepRecord, StepState};
 use nrh_core::text::bounded as cut;
 
-/// How long after the kill of a running pod's shim no other kill follows in its namespace, if a budget covers the pod. A budget's
-/// numbers fall only after the kubelet has reported the end and the disruption controller has counted it.
+/// How long after the kill of a running pod's shim no eviction follows in its namespace, and no other kill of a pod that a budget
+/// covers. A budget's numbers fall only after the kubelet has reported the end and the disruption controller has counted it.
 const SETTLE: Duration = Duration::from_secs(30);
 /// How long the controller waits for a budget that allows no disruption, or whose status is outdated, because a rollout passes.
 /// It is less than the time that an attempt has to begin.
@@ -39,8 +40,9 @@ const NAMESPACES: usize = 1_024;
 /// Recent kills of running pods' shims.
 #[derive(Debug, Default)]
 pub struct Kills {
-    /// Only one kill is checked at a time. Two concurrent checks would count the same free disruption twice.
-    turn: tokio::sync::Mutex<()>,
+    /// A kill is checked alone, evictions share the lock. Two concurrent checks, or an eviction meanwhile, would spend the same free
+    /// disruption twice.
+    turn: RwLock<()>,
     /// The last kill of each namespace: when it was allowed, and its operation.
     last: Mutex<BTreeMap<String, (Instant, String)>>,
     /// Since when the budgets have refused an operation's pod.
@@ -102,10 +104,13 @@ impl Applier {
         if found.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        // No other check runs between the read and the record. Two concurrent checks would count the same free disruption twice.
-        let busy =
-            || ApplyError::NotNow(format!("the controller is checking another kill of running pods; Pod {pod} waits"));
-        let _turn = timeout(DEADLINE, self.kills.turn.lock()).await.map_err(|_| busy())?;
+        // No other check and no eviction runs between the read and the record.
+        let busy = || {
+            ApplyError::NotNow(format!(
+                "the controller checks another kill, or evicts pods; the kill of Pod {pod} waits"
+            ))
+        };
+        let _turn = timeout(DEADLINE, self.kills.turn.write()).await.map_err(|_| busy())?;
         let what = || format!("listing the PodDisruptionBudgets of namespace {}", pod.namespace);
         let api = self.calls.read_in::<PodDisruptionBudget>(&pod.namespace);
         let budgets = bounded(what, api.list(&ListParams::default())).await?;
@@ -114,9 +119,7 @@ impl Applier {
             return Ok(None);
         }
         let (now, operation) = (Instant::now(), &command.operation_id);
-        let other =
-            self.kills.other(&pod.namespace, operation, now).or_else(|| self.unsettled(operation, &pod.namespace));
-        if let Some(other) = other {
+        if let Some(other) = self.unshown(operation, &pod.namespace) {
             let message = format!(
                 "the kill of Pod {pod} waits: what operation {other} has ended in its namespace does not show in its budgets yet"
             );
@@ -146,6 +149,24 @@ impl Applier {
         let is_over = waited.saturating_add(TRIED_EVERY) >= WAIT;
         let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed };
         Ok(Some(ActionResult::Refused { reason, message: cut(&message, MAX_LINE) }))
+    }
+
+    /// Lets the controller evict a pod of the namespace. While the guard is held, no kill is checked.
+    ///
+    /// # Errors
+    /// Why the pod is not evicted in this round.
+    pub(super) fn may_evict_in(&self, namespace: &str, operation: &str) -> Result<RwLockReadGuard<'_, ()>, String> {
+        let turn = self.kills.turn.try_read().map_err(|_| "waits for the check of a kill".to_owned())?;
+        match self.unshown(operation, namespace) {
+            Some(kill) => Err(format!("waits until the kill by operation {kill} shows in the disruption budgets")),
+            None => Ok(turn),
+        }
+    }
+
+    /// Another kill in that namespace that its budgets may not show yet.
+    fn unshown(&self, operation: &str, namespace: &str) -> Option<String> {
+        let recent = self.kills.other(namespace, operation, Instant::now());
+        recent.or_else(|| self.unsettled(operation, namespace))
     }
 
     /// Which pod a command would end, and the state of the attempt; `None` if it ends none, or was given already.

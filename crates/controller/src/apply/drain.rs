@@ -90,7 +90,10 @@ impl Applier {
             if self.leadership.term(Instant::now()).is_none() {
                 return Err(ApplyError::NotLeading);
             }
-            let answer = self.evict(&pod, params).await;
+            let answer = match self.may_evict_in(&pod.pod.namespace, operation) {
+                Ok(_turn) => self.evict(&pod, params).await,
+                Err(why) => Answer::Refused(why),
+            };
             tracing::debug!(node = remediation.node, pod = %pod.pod, answer = ?answer, "eviction");
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
