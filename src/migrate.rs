@@ -23,7 +23,7 @@ const KEYS: [(&[&str], &str, &str); 12] = [
     (&["drain"], "evenIfRuntimeHangs", "ignoreRuntimeHang"),
     (&["restart"], "evenIfUnsafe", "skipSafetyCheck"),
     (&["restart"], "evenIfStopped", "startIfStopped"),
-    (&["reboot"], "evenIfNotDrained", "requireDrain"),
+    (&["reboot"], INVERTED, "requireDrain"),
     (&["perNode"], "acts", "maxActions"),
     (&["perNode", "storm"], "within", "window"),
     (&["storm"], "nodes", "minNodes"),

@@ -138,7 +138,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The policies of a file, or of all YAML files of a folder, each with its file. Objects of other kinds are left out, folders in it too.
+/// The policies of a file, or of all YAML files of a folder, each with its file. It skips objects of other kinds, and folders in it.
 fn policies(path: &Path) -> anyhow::Result<Vec<(PathBuf, Policy)>> {
     let mut files = vec![path.to_path_buf()];
     if path.is_dir() {

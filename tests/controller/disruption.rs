@@ -25,6 +25,19 @@ fn world(allowed: u32) -> World {
     world
 }
 
+/// Waits for a report of each of these nodes.
+async fn all_report(world: &World, nodes: &[&str]) {
+    for node in nodes {
+        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
+    }
+}
+
+/// The remediation of a node.
+fn remediation_of(world: &World, node: &str) -> Value {
+    let all = world.api.list("noderemediations");
+    all.into_iter().find(|one| one["spec"]["nodeName"] == node).unwrap_or_default()
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_running_pod_is_ended_past_its_disruption_budget() {
     let world = world(0);
@@ -95,9 +108,7 @@ async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follow
 async fn one_room_in_a_budget_is_spent_once() {
     let world = world(1);
     let _replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
-    }
+    all_report(&world, &["w1", "w2", "w3"]).await;
     world.set_kubelet(false);
     let began = Instant::now();
     for node in ["w1", "w2"] {
@@ -124,9 +135,7 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
     for is_cancelled in [false, true] {
         let world = world(1);
         let first = world.controller("a");
-        for node in ["w1", "w2", "w3"] {
-            world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
-        }
+        all_report(&world, &["w1", "w2", "w3"]).await;
         world.set_kubelet(false);
         world.set_sick("w1", true);
         world.until("one is begun", || world.step(0)["state"] == "Started").await;
@@ -151,24 +160,19 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
 async fn who_has_only_waited_for_another_kill_has_not_tried() {
     let world = world(1);
     let _replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
-    }
+    all_report(&world, &["w1", "w2", "w3"]).await;
     // The first is never answered.
     world.set_kubelet(false);
     world.set_sick("w1", true);
     world.until("one is begun", || world.step(0)["state"] == "Started").await;
     world.set_sick("w2", true);
-    let of_second = || {
-        let all = world.api.list("noderemediations");
-        all.into_iter().find(|one| one["spec"]["nodeName"] == "w2").unwrap_or_default()
-    };
-    let first = || of_second()["status"]["attempts"][0].clone();
+    let second = || remediation_of(&world, "w2");
+    let first = || second()["status"]["attempts"][0].clone();
     world.until("the second has waited", || first()["state"] == "Refused").await;
     assert_eq!(first()["reason"], "CheckFailed", "{}", first());
     assert!(first()["message"].as_str().unwrap().contains("does not show in its budgets yet"), "{}", first());
     world.set_kubelet(true);
-    world.until("it is healed all the same", || of_second()["status"]["phase"] == "Succeeded").await;
+    world.until("it is healed all the same", || second()["status"]["phase"] == "Succeeded").await;
 }
 
 /// The same, where w2 is drained in place of a kill, and has a pod of the same budget.
@@ -190,27 +194,18 @@ fn draining(allowed: u32) -> World {
     world
 }
 
-/// The steps of the remediation of a node.
-fn steps_of(world: &World, node: &str) -> Value {
-    let all = world.api.list("noderemediations");
-    let of_node = all.iter().find(|one| one["spec"]["nodeName"] == node);
-    of_node.map(|one| one["status"]["attempts"].clone()).unwrap_or_default()
-}
-
 #[tokio::test(start_paused = true)]
 async fn no_pod_is_evicted_before_its_budget_can_show_a_kill() {
     let world = draining(1);
     let _replica = world.controller("a");
-    for node in ["w1", "w2", "w3"] {
-        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
-    }
+    all_report(&world, &["w1", "w2", "w3"]).await;
     world.set_kubelet(false);
     world.set_sick("w1", true);
     world.until("one is killed", || world.api.list("jobs").len() == 1).await;
     world.set_sick("w2", true);
-    let drain = || steps_of(&world, "w2")[1].clone();
+    let drain = || remediation_of(&world, "w2")["status"]["attempts"][1].clone();
     world.until("the drain is under way", || drain()["state"] == "Started").await;
-    let kill = steps_of(&world, "w1")[0]["operationId"].as_str().unwrap().to_owned();
+    let kill = remediation_of(&world, "w1")["status"]["attempts"][0]["operationId"].as_str().unwrap().to_owned();
     let why = format!("waits until the kill by operation {kill} shows in the disruption budgets");
     assert_eq!(drain()["message"], format!("1 pod(s) left; not evicted: d/log-y ({why})"));
     let began = Instant::now();
@@ -245,9 +240,7 @@ async fn a_kill_and_an_eviction_at_the_same_time_do_not_spend_the_same_room() {
         })
     });
     let _replica = world.controller("a");
-    for node in ["w1", "w2"] {
-        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
-    }
+    all_report(&world, &["w1", "w2"]).await;
     for node in ["w1", "w2"] {
         world.set_sick(node, true);
     }

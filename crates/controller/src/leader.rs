@@ -208,11 +208,13 @@ impl Election {
                 let server = written_at(&lease);
                 // The answer to the call that took the lease may have come too late: then the term begins with a renewal.
                 let begins = step != Step::Renew || self.term.borrow().is_none();
-                match begins {
-                    false => server.into_iter().for_each(|server| self.clock.hold_against(server)),
-                    // What this process has read so far is older than it knows: it ends before this term begins.
-                    true if self.clock.has_jumped() => {}
-                    true => self.clock.begin_term(server),
+                if !begins {
+                    if let Some(server) = server {
+                        self.clock.hold_against(server);
+                    }
+                } else if !self.clock.has_jumped() {
+                    // After a jump, what this process has read is older than it knows: it ends before this term begins.
+                    self.clock.begin_term(server);
                 }
                 Ok(Some(epoch(&lease)))
             }

@@ -202,8 +202,8 @@ pub struct PlanSettings {
 }
 
 impl PlanSettings {
-    /// When a node can no longer be at work on an attempt that has ended [without an answer](StepRecord::is_unanswered): whoever has
-    /// read the command last, and cannot see that it is withdrawn, may begin it within its time to live.
+    /// When a node can no longer be at work on an attempt that has ended [without an answer](StepRecord::is_unanswered): an
+    /// executor that has read the command, and cannot see that it is withdrawn, may begin it within its time to live.
     pub fn latest_execution(&self, step: &StepRecord) -> Option<Timestamp> {
         let ended_at = step.finished_at.filter(|_| step.is_unanswered())?;
         let ttl = Duration::from_secs(self.command_ttl_seconds.into());

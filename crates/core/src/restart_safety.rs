@@ -105,7 +105,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
     // If the runtime has no process, a restart interrupts nothing half-way, and nobody can ask the runtime.
     let runtime_gone = findings.runtime_gone && is_confirmed(FaultType::RuntimeUnreachable);
     if left_out > 0 {
-        let line = format!("{left_out} more faults than fit into a report");
+        let line = format!("{left_out} more faults than are tracked");
         kubelet.unknown.push(line.clone());
         runtime.unknown.push(line);
     }

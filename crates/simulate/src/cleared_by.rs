@@ -37,8 +37,8 @@ nrh_core::named! {
 impl fmt::Display for ClearedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Cont => "SIGCONT",
-            Self::Kill => "SIGKILL",
+            Self::Cont => Signal::Cont.as_str(),
+            Self::Kill => Signal::Kill.as_str(),
             other => other.as_str(),
         })
     }

@@ -69,7 +69,7 @@ fn useless_steps(policy: &Policy, rule: &Rule) -> Vec<String> {
         let (kind, why) = why.collect::<Option<Vec<_>>>()?.into_iter().next()?;
         let (number, action) = (number + 1, step.action.kind().as_str());
         Some(format!(
-            "step {number} {action} of rule {} of policy {} is left out for each fault of the rule ({kind}: {why})",
+            "step {number} {action} of rule {} of policy {} is skipped for each fault of the rule ({kind}: {why})",
             rule.name, policy.name
         ))
     };

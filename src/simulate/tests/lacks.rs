@@ -59,9 +59,9 @@ fn what_is_allowed_and_has_no_use_is_told() {
         |faults: &str, steps: &str| format!("rules: [{{name: r, match: {{faults: [{faults}]}}, steps: [{steps}]}}]");
     let steps = "{action: DeletePod}, {action: RestartKubelet}, {action: Notify}";
     let said = [
-        "step 1 DeletePod of rule r of policy p is left out for each fault of the rule (HungContainer: it is not about a DaemonSet's \
+        "step 1 DeletePod of rule r of policy p is skipped for each fault of the rule (HungContainer: it is not about a DaemonSet's \
          pod)",
-        "step 2 RestartKubelet of rule r of policy p is left out for each fault of the rule (HungContainer: a restart of the kubelet \
+        "step 2 RestartKubelet of rule r of policy p is skipped for each fault of the rule (HungContainer: a restart of the kubelet \
          does not end it)",
     ];
     assert_eq!(told_of(&rule("HungContainer", steps), "", ""), said);

@@ -100,9 +100,6 @@ pub(super) fn clean_up(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut Remedi
 
 /// Uncordons the node, and ends the remediation once no cleanup is pending.
 fn uncordon(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
-    if PendingOperation::of(ctx.cluster, node, remediation).is_some() {
-        return None;
-    }
     let effect = remove_next_marker(ctx, node, remediation, Marker::is_cordon);
     remediation.conclude(ctx.snapshot.now);
     effect
@@ -127,7 +124,9 @@ pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation
             update.remediation.say(&why);
         }
     }
-    update.effect = uncordon(ctx, node, &mut update.remediation);
+    if PendingOperation::of(ctx.cluster, node, &update.remediation).is_none() {
+        update.effect = uncordon(ctx, node, &mut update.remediation);
+    }
     if update.effect.is_some() {
         update.requeue.after(ctx.settings.retry);
     }

@@ -25,7 +25,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remed
         return Some("a simulated remediation that was not written to its end".to_owned());
     }
     // Without work it ends by itself, as what its steps have made of it.
-    let needs_policy = remediation.has_work() || remediation.is_watched() || remediation.is_quarantined();
+    let needs_policy = remediation.wants_its_marks() || remediation.is_quarantined();
     if needs_policy && of_policy::policy_of(ctx.cluster, remediation).is_none() {
         let is_there = ctx.snapshot.unusable_policies.contains(&remediation.policy);
         let how = if is_there { "not valid, and what it said before is not known" } else { "gone" };

@@ -100,11 +100,13 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
         step.state = StepState::Started;
         step.started_at = Some(now);
     }
-    let Some(answer) = answer.filter(|answer| answer.state != OutcomeState::Running) else { return };
+    let Some(answer) = answer else { return };
     if !step.learns_from(answer.reason) {
         return;
     }
-    step.reason = Some(answer.reason);
+    if answer.state != OutcomeState::Running {
+        step.reason = Some(answer.reason);
+    }
     match (answer.state, answer.reason) {
         (OutcomeState::Running, _) => {}
         // A command to reboot, or the reboot marker on the node, does not prove a reboot. Only the boot id proves it.
@@ -128,8 +130,10 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
 /// Records an answer to an attempt that has ended without one.
 fn take_late_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(step) = remediation.steps.iter_mut().rev().find(|step| step.is_given()) else { return };
-    let answer = answer(ctx, node, &step.operation_id).filter(|answer| answer.state != OutcomeState::Running);
-    let Some(answer) = answer.filter(|_| step.is_unanswered()) else { return };
+    let Some(answer) = answer(ctx, node, &step.operation_id).filter(|_| step.is_unanswered()) else { return };
+    if answer.state == OutcomeState::Running {
+        return;
+    }
     step.reason = Some(answer.reason);
     step.say(&format!("{}; later answered: {}", step.message, answer.message));
     if answer.state == OutcomeState::Done && !step.action.ends_boot() {

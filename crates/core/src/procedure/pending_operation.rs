@@ -60,7 +60,7 @@ impl<'r> PendingOperation<'r> {
             _ => (format!("has not answered and may still execute {}", step.phrase()), "it answers"),
         };
         let markers: Vec<String> =
-            remediation.cleanup.owed().map(|marker| format!("{:?}", marker.action()).to_lowercase()).collect();
+            remediation.cleanup.owed().map(|marker| marker.action().as_str().to_lowercase()).collect();
         let kept = if markers.is_empty() { String::new() } else { format!(", with its {},", markers.join(" and ")) };
         format!(
             "node {} {what}: remediation {} stays open{kept} until {ends}, at the latest until {}",
@@ -79,10 +79,13 @@ fn unanswered<'r>(
 ) -> Option<(Timestamp, &'r StepRecord)> {
     let step = remediation.last_given().filter(|step| step.action != ActionType::Reboot && !is_carried(step))?;
     let longest = ctx.settings.latest_execution(step)?;
-    // A kubelet that reaches the API server ends the pod of a deleted Job.
-    let is_jobs = step.executor == Executor::Job && step.executor_changed_at.is_none() && ready == TriState::True;
-    let ended = step.finished_at?.checked_add(ctx.settings.cache_lag.saturating_add(POD_END)).ok()?;
-    Some((if is_jobs { longest.min(ended) } else { longest }, step))
+    let is_jobs = step.executor == Executor::Job && step.executor_changed_at.is_none();
+    if is_jobs && ready == TriState::True {
+        // A kubelet that reaches the API server ends the pod of a deleted Job.
+        let ended = step.finished_at?.checked_add(ctx.settings.cache_lag.saturating_add(POD_END)).ok()?;
+        return Some((ended, step));
+    }
+    Some((longest, step))
 }
 
 /// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to
@@ -99,7 +102,7 @@ fn reboot_of(remediation: &Remediation) -> Option<&StepRecord> {
 /// The latest time at which the node may still go down; `None` = it will not, or has done so.
 fn reboot_until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) -> Option<Timestamp> {
     let view = node.view?;
-    // The node has booted again, whoever caused it.
+    // The node has booted again, for whatever reason.
     if view.boot_id.is_some() && view.boot_id != step.boot_id {
         return None;
     }

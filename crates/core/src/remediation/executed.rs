@@ -163,7 +163,7 @@ fn count_empty_round(step: &mut StepRecord, message: &str, now: Timestamp) {
 pub fn removed(remediation: &Remediation, marker: &Marker, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
     next.cleanup.remove(marker, now);
-    // The other markers go after the node has answered.
+    // An executor may still be at work on the node. The next pass knows, and ends the remediation.
     if !marker.is_hand_off() {
         next.conclude(now);
     }

@@ -345,7 +345,7 @@ fn a_flood_is_bounded_and_counted() {
     let judged = of_probe(&now, &findings, &restart_safety(&now.faults, now.left_out, &findings));
     assert!(
         judged.iter().all(|one| one.status != TriState::True),
-        "any of those left out may be of any kind: {judged:?}"
+        "those that are not tracked may be of any kind: {judged:?}"
     );
     let (reported, left_out) = now.reported();
     assert_eq!((reported.len(), left_out), (MAX_FAULTS, 1000 - u32::try_from(MAX_FAULTS).unwrap()));
