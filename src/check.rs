@@ -12,13 +12,14 @@ use kube::{Api, Client};
 use serde::Serialize;
 
 use crate::caller::{client, code, error_text, within};
-use crate::cli::CheckArgs;
+use crate::cli::{CheckArgs, ClusterArgs};
 use crate::controller::permissions::review;
 use crate::core::text::bounded;
 use crate::terminal::{columns, print_as};
 
 /// Oldest version of Kubernetes: the first whose `ValidatingAdmissionPolicy` is on by default.
 const OLDEST: (u32, u32) = (1, 30);
+const SERVER: &str = "API server";
 /// Longest message, in bytes.
 const MAX_MESSAGE: usize = 300;
 
@@ -66,12 +67,12 @@ impl Finding {
 #[error("{0}")]
 pub struct Failed(String);
 
-/// Runs `nrh check`.
+/// The result of all checks.
 ///
 /// # Errors
-/// [`Failed`] where a check failed. Any other error: the cluster does not answer, or a check could not be made.
-pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
-    let client = client(&args.cluster).await?;
+/// The cluster does not answer.
+async fn findings(cluster: &ClusterArgs) -> anyhow::Result<Vec<Finding>> {
+    let client = client(cluster).await?;
     let mut findings = vec![server(&client).await?];
     let definitions = installation::definitions(&client).await;
     if definitions.as_ref().is_ok_and(Vec::is_empty) {
@@ -87,6 +88,15 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
         findings.extend(nodes::checked(&client).await);
         findings.extend(rights(&client, &USES, Verdict::Ok).await);
     }
+    Ok(findings)
+}
+
+/// Runs `nrh check`.
+///
+/// # Errors
+/// [`Failed`] where a check failed. Any other error: the cluster does not answer, or a check could not be made.
+pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
+    let findings = findings(&args.cluster).await.unwrap_or_else(|error| vec![Finding::unknown(SERVER, &error)]);
     print_as(args.print.output, &findings, |findings| table(findings))?;
     let named = |verdict| {
         let subjects = findings.iter().filter(move |one| one.verdict == verdict).map(|one| one.subject.as_str());
@@ -113,9 +123,9 @@ async fn server(client: &Client) -> anyhow::Result<Finding> {
     let (major, minor) = OLDEST;
     let describe = format!("Kubernetes {}", version.git_version);
     Ok(if found >= OLDEST {
-        Finding::new("API server", Verdict::Ok, describe)
+        Finding::new(SERVER, Verdict::Ok, describe)
     } else {
-        Finding::new("API server", Verdict::Failed, format!("{describe}, expected {major}.{minor} or newer"))
+        Finding::new(SERVER, Verdict::Failed, format!("{describe}, expected {major}.{minor} or newer"))
     })
 }
 

@@ -31,6 +31,7 @@ pub struct Cli {
 
 /// What is logged, and how.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Common options")]
 pub struct LogArgs {
     /// Log format on standard error.
     #[arg(long, global = true, env = "NRH_LOG_FORMAT", value_enum, default_value_t)]
@@ -360,6 +361,17 @@ mod tests {
         let error = |words: &[&str]| Cli::try_parse_from(words).unwrap_err().to_string();
         assert!(error(&["nrh", "simulate"]).contains("--timeline <TIMELINE>|--record"));
         assert!(error(&["nrh", "simulate", "--record", "-t", "a"]).contains("cannot be used with"));
+    }
+
+    #[test]
+    fn what_many_commands_have_in_common_is_shown_apart_from_their_own_flags() {
+        let mut cli = Cli::command();
+        let help = cli.find_subcommand_mut("explain").unwrap().render_help().to_string();
+        cli.build();
+        let explain = cli.find_subcommand("explain").unwrap();
+        let common = explain.get_arguments().filter(|one| one.get_help_heading() == Some("Common options"));
+        let common: Vec<&str> = common.map(|one| one.get_id().as_str()).collect();
+        assert_eq!(common, ["kubeconfig", "context", "log_format", "log"], "{help}");
     }
 
     #[cfg(target_os = "linux")]

@@ -17,7 +17,7 @@ use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
 use crate::api::view::guard::Guarded;
 use crate::api::{ConditionType, NodeRuntimeHealth};
-use crate::caller::{DEADLINE, client, code, error_text, list};
+use crate::caller::{DEADLINE, client, code, error_text, is_unreachable, list};
 use crate::cli::GetArgs;
 use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
@@ -42,6 +42,7 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     match everywhere(client.clone()).await {
         Ok(None) => {}
         Ok(Some(suspended)) => complain(&suspended),
+        Err(error) if is_unreachable(&error) => return Err(error.context("cannot list noderuntimehealths")),
         Err(error) => {
             complain(&format!("it is not known whether all remediation is suspended: {}", error_text(&error)));
         }

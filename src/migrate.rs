@@ -161,12 +161,19 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(replaced?)
 }
 
+/// What is printed between two files, so that their documents stay apart.
+fn between(before: &str, next: &str) -> String {
+    let end = if before.ends_with('\n') { "" } else { "\n" };
+    let separator = if next.starts_with("---") { "" } else { "---\n" };
+    format!("{end}{separator}")
+}
+
 /// Prints or rewrites the files.
 ///
 /// # Errors
 /// A file cannot be read or written, or has lines that a person has to change.
 pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
-    let mut left = 0;
+    let (mut left, mut before) = (0, None::<String>);
     for path in &args.files {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -184,7 +191,9 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
                 replace(path, &new).with_context(|| format!("cannot write {shown}"))?;
             }
         } else {
-            crate::terminal::print_file(&new)?;
+            let separator = before.map_or_else(String::new, |before| between(&before, &new));
+            crate::terminal::print_file(&format!("{separator}{new}"))?;
+            before = Some(new);
         }
     }
     anyhow::ensure!(left == 0, "{left} line(s) with an old name are unchanged: change them yourself");
@@ -232,6 +241,15 @@ fn a_reboot_without_a_drain_never_becomes_one_by_another_spelling_and_other_docu
     assert_eq!(migrated("kind: RemediationPolicy\nreboot: {evenIfNotDrained: maybe}\n").1, [2]);
     let other = "kind: Other\nsignal: Kill\n---\n";
     assert_eq!(migrated(&format!("{other}kind: RemediationPolicy\nsignal: Kill\n")).0.matches("SIGKILL").count(), 1);
+}
+
+#[cfg(test)]
+#[test]
+fn files_that_are_printed_one_after_the_other_stay_documents_of_their_own() {
+    for (one, two) in [("kind: A\n", "kind: B\n"), ("kind: A", "kind: B"), ("kind: A\n", "---\nkind: B\n")] {
+        let printed = format!("{one}{}{two}", between(one, two));
+        assert_eq!(objects_in(&printed).unwrap().len(), 2, "{printed}");
+    }
 }
 
 #[cfg(test)]

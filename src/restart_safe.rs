@@ -37,19 +37,43 @@ pub struct Unsafe(String);
 /// # Errors
 /// [`Unsafe`] where a restart does harm. Any other error: there was no answer within the time.
 pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
-    let node = args.node;
+    let (node, began) = (args.node.as_str(), Instant::now());
+    let asked = ask(&args).await;
+    let (safe, reason) = match &asked {
+        Ok(object) => verdict(object),
+        Err(error) => (TriState::Unknown, bounded(&error_text(error), MAX_REASON)),
+    };
+    let seconds = asked.is_ok().then(|| began.elapsed().as_secs() + 1);
+    let answer = Answer { node, restart_safe: safe.as_str(), reason: &reason, checked_within_seconds: seconds };
+    print_as(args.print.output, &answer, Answer::line)?;
+    match safe {
+        TriState::True => Ok(()),
+        TriState::False => Err(Unsafe(args.node).into()),
+        TriState::Unknown => bail!(
+            "whether the kubelet or the runtime of node {node} can be restarted is not known: do not restart; `nrh explain {node}` \
+             says what is not known"
+        ),
+    }
+}
+
+/// Asks the probe of the node for a check, and returns the report with it.
+///
+/// # Errors
+/// The cluster cannot be reached, or there was no answer within the time.
+async fn ask(args: &RestartSafeArgs) -> anyhow::Result<NodeRuntimeHealth> {
+    let node = args.node.as_str();
     let wait = args.timeout.map_or(WAIT, crate::api::HumanDuration::get);
     let api: Api<NodeRuntimeHealth> = Api::all(client(&args.cluster).await?);
-    let (name, began) = (name(Timestamp::now(), process::id()), Instant::now());
+    let name = name(Timestamp::now(), process::id());
     let patch = Patch::Merge(json!({"spec": {"checkRequested": name}}));
-    within(api.patch(&node, &PatchParams::default(), &patch)).await.map_err(|error| {
+    within(api.patch(node, &PatchParams::default(), &patch)).await.map_err(|error| {
         let right = "the verb patch on noderuntimehealths: ClusterRole nrh:operator";
         refused(error, &format!("cannot ask for a check of node {node}"), right)
     })?;
     let mut last = Err(anyhow!("its NodeRuntimeHealth was not read"));
     let answered = async {
         loop {
-            last = within(api.get(&node)).await;
+            last = within(api.get(node)).await;
             if let Ok(object) = &last
                 && is_answered(object, &name)
             {
@@ -58,28 +82,9 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
             sleep(EVERY).await;
         }
     };
-    let Ok(object) = timeout(wait, answered).await else {
-        bail!(
-            "RestartSafe Unknown: no answer from node {node} within {} s: {}",
-            wait.as_secs(),
-            whereabouts(&node, last)
-        );
-    };
-    let (safe, reason) = verdict(&object);
-    let answer = Answer {
-        node: &node,
-        restart_safe: safe.as_str(),
-        reason: &reason,
-        checked_within_seconds: began.elapsed().as_secs() + 1,
-    };
-    print_as(args.print.output, &answer, Answer::line)?;
-    match safe {
-        TriState::True => Ok(()),
-        TriState::False => Err(Unsafe(node).into()),
-        TriState::Unknown => bail!(
-            "whether the kubelet or the runtime of node {node} can be restarted is not known: do not restart; `nrh explain {node}` \
-             says what is not known"
-        ),
+    match timeout(wait, answered).await {
+        Ok(object) => Ok(object),
+        Err(_) => bail!("no answer from node {node} within {} s: {}", wait.as_secs(), whereabouts(node, last)),
     }
 }
 
@@ -90,13 +95,16 @@ struct Answer<'a> {
     node: &'a str,
     restart_safe: &'a str,
     reason: &'a str,
-    checked_within_seconds: u64,
+    /// Absent without a check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checked_within_seconds: Option<u64>,
 }
 
 impl Answer<'_> {
     fn line(&self) -> String {
         let Self { node, restart_safe, reason, checked_within_seconds } = self;
-        format!("node {node}: RestartSafe {restart_safe}: {reason} (checked within {checked_within_seconds} s)\n")
+        let checked = checked_within_seconds.map_or_else(String::new, |within| format!(" (checked within {within} s)"));
+        format!("node {node}: RestartSafe {restart_safe}: {reason}{checked}\n")
     }
 }
 

@@ -213,25 +213,31 @@ fn by_numbers(error: &str, rules: &[PolicyRule]) -> String {
     numbered.unwrap_or_else(|| format!("spec.{error}"))
 }
 
-/// The policy in an object, or what in it cannot be read: what is found is left out, and the rest read once more.
-fn read_policy(mut object: Value) -> Result<RemediationPolicy, Vec<String>> {
+/// The policy in an object, and what in it cannot be read: what is found is left out, and the rest read once more.
+fn read_policy(mut object: Value) -> (Option<RemediationPolicy>, Vec<String>) {
     let mut errors = Vec::new();
     loop {
         match serde_path_to_error::deserialize::<_, RemediationPolicy>(&object) {
-            Ok(policy) if errors.is_empty() => return Ok(policy),
-            Ok(_) => return Err(errors),
+            Ok(policy) => return (Some(policy), errors),
             // It may be missing since it was left out.
             Err(error) if !errors.is_empty() && error.inner().to_string().starts_with("missing field") => {
-                return Err(errors);
+                return (None, errors);
             }
             Err(error) => {
                 errors.push(at_its_place(&error, &object));
                 if errors.len() >= MAX_ERRORS || !leave_out(&mut object, error.path()) {
-                    return Err(errors);
+                    return (None, errors);
                 }
             }
         }
     }
+}
+
+/// Of what nothing more can be said once the value at `place` was left out: its rule, if it is in one, else its field.
+fn left_out(place: &str) -> &str {
+    let in_rule = place.starts_with("spec.rules[").then(|| place.find("].")).flatten();
+    let field = || place.strip_suffix(']').and_then(|place| place.rsplit_once('[')).map_or(place, |(field, _)| field);
+    in_rule.and_then(|end| place.get(..end + 2)).unwrap_or_else(field)
 }
 
 fn value_at<'v>(object: &'v Value, path: &serde_path_to_error::Path) -> Option<&'v Value> {
@@ -260,25 +266,27 @@ fn policy(mut object: Value) -> anyhow::Result<Policy> {
     let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     let ours = format!("{}/{}", RemediationPolicy::group(&()), RemediationPolicy::version(&()));
     ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
-    let mut errors = schema::wrong(&mut object);
+    let wrong = schema::wrong(&mut object);
     let place = |error: &str| error.split_once(": ").map(|(place, _)| place.to_owned());
     // One place is told once, by who says more of it.
     let missing = |errors: &[String], known: &[String]| -> Vec<String> {
         let known: BTreeSet<String> = known.iter().filter_map(|error| place(error)).collect();
         errors.iter().filter(|error| place(error).is_none_or(|place| !known.contains(&place))).cloned().collect()
     };
-    match read_policy(object) {
-        Ok(object) => match convert::new_policy(&object) {
-            Ok(policy) if errors.is_empty() => return Ok(policy),
+    let (read, unread) = read_policy(object);
+    let mut more = Vec::new();
+    if let Some(object) = read {
+        match convert::new_policy(&object) {
+            Ok(policy) if wrong.is_empty() && unread.is_empty() => return Ok(policy),
             Ok(_) => {}
-            Err(invalid) => {
-                let more: Vec<String> = invalid.0.iter().map(|error| by_numbers(error, &object.spec.rules)).collect();
-                errors = missing(&errors, &more);
-                errors.extend(more);
-            }
-        },
-        Err(more) => errors.extend(missing(&more, &errors)),
+            Err(invalid) => more = invalid.0.iter().map(|error| by_numbers(error, &object.spec.rules)).collect(),
+        }
     }
+    let unread_places: Vec<String> = unread.iter().filter_map(|error| place(error)).collect();
+    more.retain(|error| !unread_places.iter().any(|place| error.starts_with(left_out(place))));
+    let mut errors = missing(&wrong, &more);
+    errors.extend(missing(&unread, &wrong));
+    errors.extend(more);
     let apart = if errors.len() == 1 { " " } else { "\n  " };
     bail!("policy {name}:{apart}{}", errors.join("\n  "))
 }

@@ -163,7 +163,7 @@ impl Fleet {
     pub fn carry_out(&self, command: &ActionCommand) -> Option<Outcome> {
         let mut probes = self.probes();
         let node = &mut probes.get_mut(&command.node)?.node;
-        if node.claimed.contains(&command.operation_id) {
+        if node.claimed.contains_key(&command.operation_id) {
             return None;
         }
         let outcome = node.execute(command, Timestamp::now(), &mut BTreeMap::new());

@@ -1,7 +1,7 @@
 //! What the definition of policies refuses before anything reads them: as the API server does where a policy is applied, and together,
 //! so that a file with three slips is not mended three times.
 //!
-//! Of what is of another type serde says more, so that is left to it; rules in CEL are the API server's alone.
+//! Of one plain value instead of another serde says more, so that is left to it; rules in CEL are the API server's alone.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::api::RemediationPolicy;
 use crate::api::crds;
+use crate::api::policy::unknown_name;
 use crate::core::matching::LABEL_KEY;
 use crate::core::text::bounded;
 use kube::CustomResourceExt;
@@ -47,6 +48,10 @@ fn definition() -> Option<JSONSchemaProps> {
 
 fn check(value: &mut Value, schema: &JSONSchemaProps, at: &str, found: &mut Vec<String>) {
     match value {
+        Value::String(_) | Value::Number(_) | Value::Bool(_) if is_compound(schema) => {
+            let shown = bounded(&value.to_string(), SHOWN);
+            found.push(format!("{at}: expected {}, found {shown}", form(schema, Some(value))));
+        }
         Value::Object(fields) => of_object(fields, schema, at, found),
         Value::Array(items) => of_array(items, schema, at, found),
         Value::String(text) => of_text(text, schema, at, found),
@@ -59,6 +64,30 @@ fn check(value: &mut Value, schema: &JSONSchemaProps, at: &str, found: &mut Vec<
             found.extend(bounds.into_iter().flatten().map(|bound| format!("{at}: expected {bound}, found {number}")));
         }
         Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// Whether the schema is of a list, or of an object with fields.
+fn is_compound(schema: &JSONSchemaProps) -> bool {
+    let kind = schema.type_.as_deref();
+    kind == Some("array") || (kind == Some("object") && schema.properties.is_some())
+}
+
+/// How a list or an object of this schema is written: `{message: …}`, or a list of the one value that was found instead.
+fn form(schema: &JSONSchemaProps, found: Option<&Value>) -> String {
+    match (&schema.items, &schema.properties) {
+        (Some(JSONSchemaPropsOrArray::Schema(of_each)), _) if is_compound(of_each) => {
+            format!("a list of {}", form(of_each, None))
+        }
+        (Some(_), _) => {
+            let item = found.map(|found| found.as_str().map_or_else(|| found.to_string(), ToOwned::to_owned));
+            item.map_or_else(|| "a list".to_owned(), |item| format!("a list, write [{}]", bounded(&item, SHOWN)))
+        }
+        (None, Some(fields)) => {
+            let fields: Vec<String> = fields.keys().map(|field| format!("{field}: …")).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        (None, None) => "a list".to_owned(),
     }
 }
 
@@ -101,7 +130,7 @@ fn of_text(text: &str, schema: &JSONSchemaProps, at: &str, found: &mut Vec<Strin
     let shown = bounded(text, SHOWN);
     let known: Vec<&str> = schema.enum_.iter().flatten().filter_map(|one| one.0.as_str()).collect();
     if !known.is_empty() && !known.contains(&text) {
-        found.push(format!("{at}: expected one of {}, found {shown:?}", known.join(", ")));
+        found.push(format!("{at}: {}", unknown_name(text, &known)));
         return;
     }
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
@@ -155,7 +184,7 @@ mod tests {
             "spec.nodeSelector.matchLabels.blue team: expected the key of a label",
             "spec.nodeSelector.matchLabels.pool: expected a text like `",
             "spec.priority: expected at most 1000, found 5000",
-            "spec.rules[0].match.faults[0]: expected one of ",
+            "spec.rules[0].match.faults[0]: found \"HungContainre\", did you mean HungContainer? expected one of ",
             "spec.rules[0].match.podSelector.matchExpressions[0].key: expected a text like `",
             "spec.rules[0].steps[0].atempts: there is no such field, expected one of action, ",
             "specs: there is no such field, expected one of spec, status, apiVersion",
@@ -174,6 +203,25 @@ mod tests {
         for field in ["match.ownerKinds", "match.runtimes", "steps"] {
             let sentence = format!("spec.rules[0].{field}: expected at least 1, found 0");
             assert!(all.contains(&sentence), "{sentence:?} is missing in {all:#?}");
+        }
+    }
+
+    #[test]
+    fn one_value_instead_of_a_list_or_of_fields_is_told_how_to_write_it() {
+        let all = complaints(
+            "{spec: {rules: [{name: r, match: {faults: HungContainer}, steps: [{action: Notify, notify: text, verify: 5s}]}, {name: s, \
+             match: {faults: [DiskFull]}, steps: Notify}], windows: 7}}",
+        );
+        let expected = [
+            "spec.rules[0].match.faults: expected a list, write [HungContainer], found \"HungContainer\"",
+            "spec.rules[0].steps[0].notify: expected {message: …}, found \"text\"",
+            "spec.rules[0].steps[0].verify: expected {stableFor: …}, found \"5s\"",
+            "spec.rules[1].steps: expected a list of {action: …, ",
+            "spec.windows: expected a list of {actions: …, ",
+        ];
+        assert_eq!(all.len(), expected.len(), "{all:#?}");
+        for sentence in expected {
+            assert!(all.iter().any(|one| one.starts_with(sentence)), "{sentence} is missing in {all:#?}");
         }
     }
 
@@ -201,7 +249,7 @@ mod tests {
     fn nothing_is_found_where_nothing_is_to_be_found() {
         assert_eq!(complaints(include_str!("../../config/samples/policy.yaml")), Vec::<String>::new());
         assert_eq!(
-            complaints("{spec: {priority: null, mode: true, rules: 7}}"),
+            complaints("{spec: {priority: null, mode: true}}"),
             Vec::<String>::new(),
             "serde says more of types"
         );

@@ -65,12 +65,9 @@ fn good_policies(bed: &Bed) {
     applies(bed, &["apply", "-k", &folder("config/policies/dry-run")]);
     applies(bed, &["apply", "-k", &folder("config/policies")]);
     applies(bed, &["apply", "--server-side", "--force-conflicts", "-k", &folder("config/policies")]);
-    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
-    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
-    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
-    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/taint.yaml")]);
-    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/reboot.yaml")]);
-    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/mark-for-reboot.yaml")]);
+    for sample in ["policy", "hand-off", "drain", "taint", "reboot", "mark-for-reboot"] {
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder(&format!("config/samples/{sample}.yaml"))]);
+    }
 }
 
 fn bad_policies(bed: &Bed) {
@@ -143,10 +140,8 @@ fn hostile_reports(bed: &Bed) {
         let output = patch(status);
         assert!(!output.status.success(), "{what} was taken");
         let found: String = said(&output).chars().take(2000).collect();
-        assert!(
-            said(&output).to_lowercase().contains(&sentence.to_lowercase()),
-            "{what}: expected {sentence:?}, found {found}"
-        );
+        let is_said = said(&output).to_lowercase().contains(&sentence.to_lowercase());
+        assert!(is_said, "{what}: expected {sentence:?}, found {found}");
     }
 }
 
@@ -170,10 +165,8 @@ fn immutable_remediations(bed: &Bed) {
     };
     bed.kubectl_input(&["apply", "-f", "-"], &remediation("a")).unwrap();
     let error = bed.kubectl_input(&["apply", "-f", "-"], &remediation("b")).unwrap_err().to_string();
-    assert!(
-        error.contains("the node, policy and mode of a remediation cannot be changed; cancel it instead"),
-        "{error}"
-    );
+    let refusal = "the node, policy and mode of a remediation cannot be changed; cancel it instead";
+    assert!(error.contains(refusal), "{error}");
 }
 
 /// Each with the sentence of its refusal in its first line.

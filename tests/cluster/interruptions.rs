@@ -139,11 +139,9 @@ fn a_probe_hears_at_once_what_it_is_told_and_a_roll_out_has_its_answer_by_one_co
     staged("hearing", None, async |stage| hearing::at_once(&stage).await);
 }
 
-/// What everything here works with.
 struct Stage<'a> {
     bed: &'a Bed,
     admin: Client,
-    /// With the controller's rights.
     upstream: Client,
     fleet: Fleet,
 }
@@ -176,7 +174,6 @@ async fn until<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Res
     }
 }
 
-/// A client with the rights of the controller's account.
 async fn controllers_own(bed: &Bed) -> Result<Client> {
     Ok(Client::try_from(controllers_config(bed).await?)?)
 }
@@ -188,7 +185,6 @@ async fn controllers_config(bed: &Bed) -> Result<Config> {
     Ok(config)
 }
 
-/// Starts a controller.
 fn start(client: &Client) -> JoinHandle<Result<(), Ended>> {
     start_as(client, "interrupted")
 }

@@ -7,6 +7,7 @@
 mod admission;
 mod definitions;
 mod interruptions;
+mod objects;
 mod plane;
 #[path = "../remediators/mod.rs"]
 mod remediators;

@@ -41,7 +41,7 @@ async fn without_a_binding_nothing_is_done_and_people_are_told() {
         "metadata": {"name": "nrh-jobs", "labels": {"app.kubernetes.io/part-of": "nrh"}},
         "spec": {"policyName": "nrh-jobs", "validationActions": ["Deny"],
             "paramRef": {"namespace": "nrh-system", "selector": {}}}}));
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,13 +66,12 @@ async fn a_check_without_an_answer_proves_nothing() {
     let world = World::healthy();
     let is_check = |call: &Call| call.target.plural == "validatingadmissionpolicies";
     world.api.hook(move |call| is_check(call).then_some(Fault::Stall));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("it is reported", || allowed(&world).contains("not known whether the admission policies")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().is_empty(), "{:?}", world.phases());
     world.api.unhook();
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     // For a while the last proof counts.
     world.api.hook(move |call| is_check(call).then_some(Fault::Code(500)));
     sleep(Duration::from_secs(400)).await;

@@ -83,11 +83,10 @@ async fn block(world: &World) {
 async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
     let world = blocked().await;
     assert!(world.api.list("nodecommands").is_empty(), "nothing was needed yet");
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
-    let node = world.api.get("nodes", "w1").unwrap();
+    let node = world.node("w1");
     let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": node["metadata"]["uid"], "blockOwnerDeletion": false}]);
     assert_eq!(made["metadata"]["ownerReferences"], owners);
     let writes =
@@ -100,12 +99,11 @@ async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
 async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_one_is_commanded() {
     let world = blocked().await;
     let old = owned_command(&world, "w1", &json!("of-another"), &json!({"checkSequence": 9}));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
     assert_ne!(made["metadata"]["uid"], old["metadata"]["uid"]);
-    let node = world.api.get("nodes", "w1").unwrap();
+    let node = world.node("w1");
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], node["metadata"]["uid"]);
 }
 
@@ -113,9 +111,8 @@ async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_on
 async fn nothing_is_done_before_it_is_known_which_commands_stand() {
     let world = blocked().await;
     world.api.forget_calls();
-    world.api.hook(|call| (call.verb == "list" && call.target.plural == "nodecommands").then_some(Fault::Code(403)));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    world.api.hook(|call| call.is("list", "nodecommands").then_some(Fault::Code(403)));
+    let _replica = world.controller_of_sick("a", "w1");
     sleep(Duration::from_mins(3)).await;
     assert!(world.command("w1").is_null() && world.api.list("noderemediations").is_empty(), "{:?}", world.api.writes());
     world.api.unhook();
@@ -126,8 +123,7 @@ async fn nothing_is_done_before_it_is_known_which_commands_stand() {
 async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed_it() {
     let world = blocked().await;
     command(&world, "w1", &json!({"command": {"action": "OfAnotherVersion"}}));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("it is reported", || world.blocked("w1").contains("NodeCommand w1 cannot be read")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
@@ -163,8 +159,7 @@ async fn what_a_refused_pod_could_not_do_is_commanded_from_the_probe_before_anyt
     let world = World::probing(1, &World::release_then_kill());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
     refuse_pods(&world);
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
     world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
@@ -177,11 +172,12 @@ async fn what_a_refused_pod_could_not_do_is_commanded_from_the_probe_before_anyt
             json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "released", "at": at});
     });
     world.set_sick("w1", false);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
-    let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
+    world.healed().await;
+    let steps = world.remediation()["status"]["attempts"].clone();
+    assert_eq!(steps.as_array().map(Vec::len), Some(1));
     assert_eq!(
-        (steps.as_array().map(Vec::len), &steps[0]["executor"], &steps[0]["releaseHungProcess"]["signal"]),
-        (Some(1), &json!("Probe"), &json!("SIGCONT"))
+        (&steps[0]["executor"], &steps[0]["releaseHungProcess"]["signal"]),
+        (&json!("Probe"), &json!("SIGCONT"))
     );
     let why = steps[0]["executorReason"].as_str().unwrap();
     assert!(why.starts_with("Job: ") && why.contains("; then Probe: the kubelet refused the Job's pod"), "{why}");
@@ -198,37 +194,34 @@ async fn a_command_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_mad
     let operation = world.command("w1")["operationId"].clone();
     // The kubelet has got on, and the probe, which plays no part here, takes no command.
     world.write_node_status("w1");
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     let calls = world.api.calls();
     let command = |call: &Call| {
-        let is_it = call.verb == "patch" && call.target.plural == "nodecommands";
+        let is_it = call.is("patch", "nodecommands");
         call.body["spec"].get("command").filter(|_| is_it).cloned()
     };
     let withdrawn = calls.iter().position(|call| command(call) == Some(Value::Null)).unwrap();
-    let is_made = |call: &Call| call.verb == "create" && call.target.plural == "jobs";
+    let is_made = |call: &Call| call.is("create", "jobs");
     let made: Vec<usize> = calls.iter().enumerate().filter(|(_, call)| is_made(call)).map(|(place, _)| place).collect();
     assert_eq!(made.len(), 1, "one Job: {:#?}", world.api.writes());
     assert!(withdrawn < made[0], "{:#?}", world.api.writes());
     assert_eq!(calls[made[0]].body["metadata"]["name"], operation, "the node claims it once");
-    let step = world.api.list("noderemediations")[0]["status"]["attempts"][0].clone();
+    let step = world.step(0).clone();
     assert_eq!((&step["executor"], step["executorChangedAt"].is_string()), (&json!("Job"), true));
     let why = step["executorReason"].as_str().unwrap();
-    assert!(
-        why.starts_with("Probe: ") && why.contains("; then Job: the probe has not answered the command within 75s"),
-        "{why}"
-    );
+    let handed_over = "; then Job: the probe has not answered the command within 75s";
+    assert!(why.starts_with("Probe: ") && why.contains(handed_over), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_does_not_start_is_deleted_by_its_uid() {
     let world = World::probing(1, &World::release());
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let uid = world.api.list("jobs")[0]["metadata"]["uid"].clone();
     world.until("it is deleted", || world.api.list("jobs").is_empty()).await;
     let calls = world.api.calls();
-    let delete = calls.iter().find(|call| call.verb == "delete" && call.target.plural == "jobs").unwrap();
+    let delete = calls.iter().find(|call| call.is("delete", "jobs")).unwrap();
     assert_eq!(delete.body["preconditions"]["uid"], uid);
 }
 

@@ -21,14 +21,13 @@ fn world(mark: &Value) -> World {
 /// A world whose controller has cordoned the faulty node w1.
 async fn cordoned() -> (World, Replica) {
     let world = world(&json!({"action": "Cordon"}));
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("cordoned", || !mark(&world, CORDONED_BY).is_null()).await;
     (world, replica)
 }
 
 fn node(world: &World) -> Value {
-    world.api.get("nodes", "w1").unwrap_or_default()
+    world.node("w1")
 }
 
 fn mark(world: &World, annotation: &str) -> Value {
@@ -57,7 +56,7 @@ async fn a_left_over_cordon_that_stays_refused_holds_up_no_other_work_on_its_nod
     let _replica = world.controller("a");
     world.until("refused", || world.api.calls().iter().any(removes)).await;
     world.set_sick("w1", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     assert_eq!(mark(&world, CORDONED_BY), "an-remediation-that-is-gone");
     world.api.unhook();
     world.until("uncordoned", || mark(&world, CORDONED_BY).is_null()).await;
@@ -68,10 +67,10 @@ async fn a_left_over_cordon_that_stays_refused_holds_up_no_other_work_on_its_nod
 async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
     let (world, _replica) = cordoned().await;
     let old = mark(&world, CORDONED_BY);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     world.until("uncordoned", || mark(&world, CORDONED_BY).is_null()).await;
     assert!(node(&world)["spec"]["unschedulable"].is_null());
-    let status = || world.api.list("noderemediations")[0]["status"].clone();
+    let status = || world.remediation()["status"].clone();
     let before = status();
     world.api.change("nodes", "w1", |node| {
         node["metadata"]["uid"] = json!("another-machine");
@@ -79,9 +78,8 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
         node["spec"]["unschedulable"] = json!(true);
     });
     world.until("swept", || mark(&world, CORDONED_BY).is_null()).await;
-    world
-        .until("a person is notified", || !warned(&world, "to make it schedulable: kubectl uncordon w1").is_empty())
-        .await;
+    let said = "to make it schedulable: kubectl uncordon w1";
+    world.until("a person is notified", || !warned(&world, said).is_empty()).await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(node(&world)["spec"]["unschedulable"], true, "nobody here knows whose it is");
     assert_eq!((world.phases().len(), status()), (1, before), "its record is about the machine before");
@@ -95,9 +93,8 @@ async fn a_node_that_stays_cordoned_for_others_is_not_told_to_be_uncordoned() {
         node["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     });
     world.until("our mark is off", || mark(&world, CORDONED_BY).is_null()).await;
-    world
-        .until("a person is notified", || !warned(&world, "kubectl uncordon w1 makes it schedulable").is_empty())
-        .await;
+    let said = "kubectl uncordon w1 makes it schedulable";
+    world.until("a person is notified", || !warned(&world, said).is_empty()).await;
     assert_eq!(node(&world)["spec"]["unschedulable"], true);
     assert!(world.api.list("events").iter().all(|event| event["reason"] != "Uncordoned"));
 }
@@ -110,12 +107,11 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
     for (how, annotation, what) in cases {
         let world = world(&how);
         world.api.hook(move |call| {
-            let of_node = call.verb == "patch" && call.target.plural == "nodes";
+            let of_node = call.is("patch", "nodes");
             let is_cleanup = call.body["metadata"]["annotations"].get(annotation).is_some_and(Value::is_null);
             (of_node && is_cleanup).then_some(Fault::Code(403))
         });
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
+        let _replica = world.controller_of_sick("a", "w1");
         let message = || world.api.list("noderemediations").first().map(|e| e["status"]["message"].to_string());
         let is_noted = || message().is_some_and(|said| said.contains(&format!("; not cleaned up: its {what}: ")));
         world.until("noted", is_noted).await;
@@ -133,6 +129,6 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
         world.until("put back", || mark(&world, annotation).is_null()).await;
         world.until("at its end", || world.phases() == ["Succeeded"]).await;
         assert!(!is_noted(), "{:?}", message());
-        world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
+        world.until("the slot is given back", || world.has_no_slots()).await;
     }
 }

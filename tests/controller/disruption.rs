@@ -25,14 +25,6 @@ fn world(allowed: u32) -> World {
     world
 }
 
-/// Waits for a report of each of these nodes.
-async fn all_report(world: &World, nodes: &[&str]) {
-    for node in nodes {
-        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
-    }
-}
-
-/// The remediation of a node.
 fn remediation_of(world: &World, node: &str) -> Value {
     let all = world.api.list("noderemediations");
     all.into_iter().find(|one| one["spec"]["nodeName"] == node).unwrap_or_default()
@@ -41,16 +33,12 @@ fn remediation_of(world: &World, node: &str) -> Value {
 #[tokio::test(start_paused = true)]
 async fn no_running_pod_is_ended_past_its_disruption_budget() {
     let world = world(0);
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("people are told", || world.phases() == ["Failed"]).await;
     let refused = world.step(0);
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
-    let message = refused["message"].as_str().unwrap();
-    assert!(
-        message.contains("PodDisruptionBudget d/log allows no disruption, and the kill would end Pod d/log-x"),
-        "{message}"
-    );
+    let why = "PodDisruptionBudget d/log allows no disruption, and the kill would end Pod d/log-x";
+    assert!(world.message(0).contains(why), "{refused}");
     assert!(world.api.list("jobs").is_empty() && world.command("w1").is_null(), "nothing was commanded");
 }
 
@@ -72,9 +60,8 @@ async fn what_has_room_or_goes_anyway_or_has_no_budget_is_released() {
     for (number, (allowed, change)) in cases.into_iter().enumerate() {
         let world = world(allowed);
         change(&world);
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
-        world.until("healed", || world.phases() == ["Succeeded"]).await;
+        let _replica = world.controller_of_sick("a", "w1");
+        world.healed().await;
         assert_eq!(world.api.list("jobs").len(), 1, "case {number}");
     }
 }
@@ -84,8 +71,7 @@ async fn without_the_right_to_ask_nothing_is_killed() {
     let world = world(1);
     let is_asked = |call: &Call| call.target.plural == "poddisruptionbudgets";
     world.api.hook(move |call| is_asked(call).then_some(Fault::Code(403)));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("people are told", || world.phases() == ["Failed"]).await;
     assert!(world.api.list("jobs").is_empty());
     assert_eq!(world.step(0)["reason"], "RequestFailed");
@@ -94,13 +80,12 @@ async fn without_the_right_to_ask_nothing_is_killed() {
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follows() {
     let world = world(0);
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("its step is reserved", || world.step(0)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
     assert_eq!((&world.step(0)["state"], world.api.list("jobs").len()), (&json!("Scheduled"), 0), "it waits");
     world.api.change("poddisruptionbudgets", "log", |budget| budget["status"]["disruptionsAllowed"] = json!(1));
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     assert_eq!(world.api.list("jobs").len(), 1);
 }
 
@@ -108,7 +93,7 @@ async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follow
 async fn one_room_in_a_budget_is_spent_once() {
     let world = world(1);
     let _replica = world.controller("a");
-    all_report(&world, &["w1", "w2", "w3"]).await;
+    world.all_report().await;
     world.set_kubelet(false);
     let began = Instant::now();
     for node in ["w1", "w2"] {
@@ -135,13 +120,12 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
     for is_cancelled in [false, true] {
         let world = world(1);
         let first = world.controller("a");
-        all_report(&world, &["w1", "w2", "w3"]).await;
+        world.all_report().await;
         world.set_kubelet(false);
         world.set_sick("w1", true);
         world.until("one is begun", || world.step(0)["state"] == "Started").await;
         if is_cancelled {
-            let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-            world.api.change("noderemediations", &name, |one| one["spec"]["cancel"] = json!({"cancelledBy": "ann"}));
+            world.change_remediation(|one| one["spec"]["cancel"] = json!({"cancelledBy": "ann"}));
             world.until("it is cancelled", || world.step(0)["state"] == "Cancelled").await;
             sleep(Duration::from_mins(1)).await;
         }
@@ -160,7 +144,7 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
 async fn who_has_only_waited_for_another_kill_has_not_tried() {
     let world = world(1);
     let _replica = world.controller("a");
-    all_report(&world, &["w1", "w2", "w3"]).await;
+    world.all_report().await;
     // The first is never answered.
     world.set_kubelet(false);
     world.set_sick("w1", true);
@@ -198,7 +182,7 @@ fn draining(allowed: u32) -> World {
 async fn no_pod_is_evicted_before_its_budget_can_show_a_kill() {
     let world = draining(1);
     let _replica = world.controller("a");
-    all_report(&world, &["w1", "w2", "w3"]).await;
+    world.all_report().await;
     world.set_kubelet(false);
     world.set_sick("w1", true);
     world.until("one is killed", || world.api.list("jobs").len() == 1).await;
@@ -228,7 +212,7 @@ async fn a_kill_and_an_eviction_at_the_same_time_do_not_spend_the_same_room() {
     let seen = Arc::clone(&calls);
     world.api.hook(move |call| {
         let mut seen = seen.lock().unwrap();
-        if call.target.subresource.as_deref() == Some("eviction") {
+        if call.is_eviction() {
             seen.1.push(Instant::now());
             return Some(Fault::Late(EVICTION));
         }
@@ -240,7 +224,7 @@ async fn a_kill_and_an_eviction_at_the_same_time_do_not_spend_the_same_room() {
         })
     });
     let _replica = world.controller("a");
-    all_report(&world, &["w1", "w2"]).await;
+    world.all_report().await;
     for node in ["w1", "w2"] {
         world.set_sick(node, true);
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::world::{Replica, World, die_at_each_write};
-use crate::fake_api::{FakeApi, Fault};
+use crate::fake_api::{Call, FakeApi, Fault};
 
 /// A node with pods, and a policy that drains it before people are told.
 fn world(drain: &Value, timeout: &str) -> World {
@@ -34,11 +34,7 @@ fn budget(world: &World, allowed: u32) {
 
 fn evictions(world: &World) -> Vec<String> {
     let calls = world.api.calls();
-    calls
-        .iter()
-        .filter(|call| call.target.subresource.as_deref() == Some("eviction"))
-        .map(crate::fake_api::Call::line)
-        .collect()
+    calls.iter().filter(|call| call.is_eviction()).map(Call::line).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,8 +53,7 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     pod(&world, "static", |pod| pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"}));
     pod(&world, "over", |pod| pod["status"]["phase"] = json!("Succeeded"));
     pod(&world, "elsewhere", |pod| pod["spec"]["nodeName"] = json!("w2"));
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("under way", || world.step(1)["state"] == "Started").await;
     let mut went = evictions(&world);
     went.sort();
@@ -67,20 +62,18 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
         let expected = json!({"gracePeriodSeconds": 45, "preconditions": {"uid": format!("uid-{name}")}});
         assert_eq!(options(&world, name), expected);
     }
-    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
+    assert!(world.is_cordoned("w1"), "cordoned before");
     sleep(Duration::from_mins(1)).await;
     assert_eq!(evictions(&world).len(), 3, "what is on its way out is waited for");
     assert_eq!(world.step(1)["message"], "1 pod(s) left; on their way out: shop/web-2");
     world.api.remove("pods", "web-2");
     world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
-    assert_eq!(
-        (&world.step(1)["state"], &world.step(1)["message"]),
-        (&json!("Succeeded"), &json!("drained: no pod is left to evict"))
-    );
+    assert_eq!(world.step(1)["state"], "Succeeded");
+    assert_eq!(world.message(1), "drained: no pod is left to evict");
     for left in ["set", "static", "over", "elsewhere"] {
         assert!(world.api.get("pods", left).is_some(), "{left}");
     }
-    world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+    world.until("uncordoned", || !world.is_cordoned("w1")).await;
     replica.stop().await.unwrap();
 }
 
@@ -94,15 +87,14 @@ async fn a_budget_is_asked_again_and_again_and_named() {
         pod(&world, name, |_| {});
     }
     budget(&world, 1);
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("under way", || world.step(1)["state"] == "Started").await;
-    let said = world.step(1)["message"].as_str().unwrap().to_owned();
+    let said = world.message(1);
     let no = "(The disruption budget web needs 1 healthy pods and has 1 currently)";
     assert!(said.starts_with("3 pod(s) left; not evicted: shop/web-") && said.matches(no).count() == 2, "{said}");
     assert_eq!(said.matches("on their way out: shop/web-").count(), 1, "{said}");
     budget(&world, 1);
-    world.until("one more has gone", || world.step(1)["message"].as_str().unwrap().starts_with("1 pod(s) left")).await;
+    world.until("one more has gone", || world.message(1).starts_with("1 pod(s) left")).await;
     let before = evictions(&world).len();
     sleep(Duration::from_mins(1)).await;
     let asked = evictions(&world).len() - before;
@@ -125,8 +117,7 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
     pod(&world, "cache", |pod| pod["spec"]["volumes"] = json!([{"name": "c", "emptyDir": {}}]));
     // It is replaced between the list and the eviction.
     world.api.hook(|call| {
-        let is_it = call.target.subresource.as_deref() == Some("eviction");
-        is_it.then(|| {
+        call.is_eviction().then(|| {
             Fault::Meanwhile(Box::new(|api| {
                 if api.get("pods", "web-1").is_some_and(|pod| pod["metadata"]["uid"] == "uid-web-1") {
                     api.remove("pods", "web-1");
@@ -136,12 +127,11 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
             }))
         })
     });
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     assert_eq!(evictions(&world), ["create pods/eviction/web-1"]);
     assert_eq!(world.api.get("pods", "web-1").unwrap()["metadata"]["uid"], "next");
-    let said = world.step(1)["message"].as_str().unwrap().to_owned();
+    let said = world.message(1);
     for part in [
         "3 pod(s) left",
         "shop/bare (no controller recreates it; set drain.force to evict it)",
@@ -163,7 +153,7 @@ async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
     assert!(valid()["message"].as_str().unwrap().contains("may not create pods/eviction"), "{}", valid());
     world.set_sick("w1", true);
     world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
-    assert!(world.step(1)["message"].as_str().unwrap().starts_with("skipped: the controller may not evict"));
+    assert!(world.message(1).starts_with("skipped: the controller may not evict"));
     assert!(evictions(&world).is_empty());
     world.api.deny(&[]);
     world.until("valid", || valid()["status"] == "True").await;
@@ -173,11 +163,9 @@ async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
 async fn as_long_as_nobody_knows_of_the_right_nothing_is_begun() {
     let world = world(&json!({}), "10m");
     world.api.hook(|call| (call.target.plural == "selfsubjectaccessreviews").then_some(Fault::Code(500)));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
-    world
-        .until("blocked", || world.blocked("w1").contains("not known yet whether the controller may evict pods"))
-        .await;
+    let _replica = world.controller_of_sick("a", "w1");
+    let why = "not known yet whether the controller may evict pods";
+    world.until("blocked", || world.blocked("w1").contains(why)).await;
     assert!(world.api.list("noderemediations").is_empty());
     world.api.unhook();
     world.until("drained", || world.step(1)["state"] == "Succeeded").await;
@@ -190,8 +178,7 @@ async fn held_by_a_budget(pods: &[&str]) -> (World, Replica) {
         pod(&world, name, |_| {});
     }
     budget(&world, 0);
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("under way", || world.step(1)["state"] == "Started").await;
     (world, replica)
 }
@@ -204,14 +191,13 @@ async fn a_server_that_gives_no_answer_ends_the_round_and_not_the_drain() {
     }
     let mut stalls = 3;
     world.api.hook(move |call| {
-        let is_it = call.target.subresource.as_deref() == Some("eviction") && stalls > 0;
+        let is_it = call.is_eviction() && stalls > 0;
         is_it.then(|| {
             stalls -= 1;
             Fault::Stall
         })
     });
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("one round is over", || world.step(1)["state"] == "Started").await;
     assert_eq!(evictions(&world).len(), 1, "nobody is asked further");
     assert_eq!(world.step(1)["message"], "10 pod(s) left; 10 to be evicted next (the API server gave no answer)");
@@ -230,21 +216,19 @@ async fn a_crash_after_any_write_drains_all_the_same() {
         world
     };
     let is_told = |world: &World| world.step(2)["state"] == "Succeeded";
-    let deaths = die_at_each_write(make, is_told, async |world, writes| {
+    // Ledger, remediation, its status, the cordon, two evictions, …
+    die_at_each_write(make, is_told, 7, async |world, writes| {
         let drained = world.step(1)["state"].clone();
         assert_eq!((drained, world.api.list("pods").len()), (json!("Succeeded"), 0), "a death at write {writes}");
-        world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
-    });
-    let deaths = deaths.await;
-    assert!(deaths >= 7, "ledger, remediation, its status, the cordon, two evictions, …: {deaths}");
+        world.until("uncordoned", || !world.is_cordoned("w1")).await;
+    })
+    .await;
 }
 
 /// The bodies of evictions, by the name of the pod.
 fn options(world: &World, name: &str) -> Value {
     let calls = world.api.calls();
-    let of = |call: &&crate::fake_api::Call| {
-        call.target.subresource.as_deref() == Some("eviction") && call.target.name.as_deref() == Some(name)
-    };
+    let of = |call: &&Call| call.is_eviction() && call.target.name.as_deref() == Some(name);
     calls.iter().find(of).map(|call| call.body["deleteOptions"].clone()).unwrap_or_default()
 }
 
@@ -253,8 +237,7 @@ async fn no_pod_is_ended_without_any_time_and_none_gets_less_than_its_own() {
     let world = world(&json!({}), "10m");
     pod(&world, "none", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(0));
     pod(&world, "long", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(600));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert_eq!(options(&world, "none"), json!({"gracePeriodSeconds": 1, "preconditions": {"uid": "uid-none"}}));
     assert_eq!(options(&world, "long"), json!({"preconditions": {"uid": "uid-long"}}));
@@ -307,8 +290,7 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
         pod(&world, &format!("over-{i}"), |pod| pod["status"]["phase"] = json!("Succeeded"));
     }
     pod(&world, "web-1", |_| {});
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert_eq!(evictions(&world), ["create pods/eviction/web-1"]);
     replica.crash().await;
@@ -317,8 +299,7 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
     for i in 0..2_001 {
         pod(&world, &format!("web-{i}"), |_| {});
     }
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("a person is notified", || world.step(2)["action"] == "Notify").await;
     let failed = world.step(1);
     assert_eq!(failed["state"], "Refused");
@@ -327,22 +308,18 @@ async fn more_pods_than_a_node_can_have_are_an_error_and_those_that_have_ended_d
     assert!(evictions(&world).is_empty(), "nobody could say that none is left");
     // Each page is asked for at no resource version: none is served from an old cache.
     let lists = world.api.calls();
-    let is_list = |call: &&crate::fake_api::Call| {
+    let is_list = |call: &&Call| {
         call.verb == "list" && call.query.get("fieldSelector").is_some_and(|by| by.contains("spec.nodeName=w1"))
     };
     let lists: Vec<_> = lists.iter().filter(is_list).collect();
-    assert!(
-        lists.len() >= 20 && lists.iter().all(|call| !call.query.contains_key("resourceVersion")),
-        "{}",
-        lists.len()
-    );
+    assert!(lists.len() >= 20, "{}", lists.len());
+    assert!(lists.iter().all(|call| !call.query.contains_key("resourceVersion")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_bound_after_the_first_quiet_check_is_evicted_too() {
     let world = world(&json!({}), "10m");
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("looked once", || world.step(1)["rounds"]["empty"] == 1).await;
     pod(&world, "late", |_| {});
     world.until("drained", || world.step(1)["state"] == "Succeeded").await;

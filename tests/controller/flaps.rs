@@ -71,11 +71,8 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
         "flappingSince": now, "ready": "True"});
     world.api.change("noderuntimehealths", "w1", |report| report["status"]["flapping"] = forged);
     let _replica = world.controller("b");
-    world
-        .until("its probe reports", || {
-            world.condition("noderuntimehealths", "w1", "ProbeReporting")["status"] == "True"
-        })
-        .await;
+    let reports = || world.condition("noderuntimehealths", "w1", "ProbeReporting")["status"] == "True";
+    world.until("its probe reports", reports).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.status("w1")["clusterFaults"].is_null() && stable(&world) != "False");
     assert!(world.status("w1")["flapping"].is_null(), "an apply alone does not take away what another manager wrote");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::fake_api::Fault;
 use crate::fake_api::world::{World, die_at_each_write};
+use crate::fake_api::{Call, Fault};
 
 const GROUP: &str = "self-node-remediation.medik8s.io/v1alpha1";
 const OBJECTS: &str = "selfnoderemediations";
@@ -41,11 +41,10 @@ fn created(world: &World) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_node_is_handed_off_and_comes_back_well() {
     let world = world("30m");
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     let object = world.api.get(OBJECTS, "w1").unwrap();
-    let remediation = world.api.list("noderemediations").remove(0);
+    let remediation = world.remediation();
     assert_eq!(object["spec"], json!({"remediationStrategy": "Automatic"}));
     assert_eq!((&object["kind"], &object["metadata"]["namespace"]), (&json!("SelfNodeRemediation"), &json!("medik8s")));
     let owner = &object["metadata"]["ownerReferences"][0];
@@ -63,13 +62,9 @@ async fn a_node_is_handed_off_and_comes_back_well() {
     sleep(Duration::from_mins(1)).await;
     assert_eq!(world.phases(), ["Verifying"], "the probe's look decides, not the remediator's word");
     world.set_sick("w1", false);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-    let is_free = || {
-        let remediation = world.api.list("noderemediations").remove(0);
-        remediation["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
-    };
-    world.until("the finalizer is off", is_free).await;
+    world.until("the finalizer is off", || world.all_are_freed()).await;
     assert_eq!(created(&world), 1);
     replica.stop().await.unwrap();
 }
@@ -80,13 +75,12 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
     let mut asks = steps("30m");
     asks[0]["approval"] = json!("Manual");
     world.policy("hung", "Enforce", &asks);
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     assert!(world.step(0)["templateVersion"].is_string(), "{}", world.step(0));
     let mut armed = true;
     world.api.hook(move |call| {
-        let is_read = call.verb == "get" && call.target.plural == TEMPLATES && std::mem::take(&mut armed);
+        let is_read = call.is("get", TEMPLATES) && std::mem::take(&mut armed);
         is_read.then(|| {
             Fault::Meanwhile(Box::new(|api| {
                 api.change(TEMPLATES, "automatic", |template| {
@@ -95,12 +89,8 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
             }))
         })
     });
-    let (name, operation) = {
-        let remediation = world.api.list("noderemediations").remove(0);
-        (remediation["metadata"]["name"].as_str().unwrap().to_owned(), world.step(0)["operationId"].clone())
-    };
-    let approval = json!({"approvedBy": "ann", "operationId": operation});
-    world.api.change("noderemediations", &name, |remediation| remediation["spec"]["approval"] = approval);
+    let approval = json!({"approvedBy": "ann", "operationId": world.step(0)["operationId"]});
+    world.change_remediation(|remediation| remediation["spec"]["approval"] = approval);
     world.until("tried", || world.step(0)["state"] == "Failed").await;
     let failed = world.step(0);
     assert!(failed["message"].as_str().unwrap().contains("has changed since ann was asked"), "{failed}");
@@ -111,13 +101,12 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
 #[tokio::test(start_paused = true)]
 async fn a_remediator_that_fails_is_quoted() {
     let world = world("30m");
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     says(&world, &[("Processing", "False"), ("Succeeded", "False")]);
     world.until("ended", || world.phases() == ["Failed"]).await;
     assert_eq!(world.step(0)["state"], "Failed");
-    assert!(world.step(0)["message"].as_str().unwrap().contains("Succeeded=False R: said"), "{}", world.step(0));
+    assert!(world.message(0).contains("Succeeded=False R: said"), "{}", world.step(0));
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
 }
 
@@ -127,8 +116,7 @@ async fn an_object_of_somebody_else_is_left_to_them() {
     world.api.put(json!({"apiVersion": GROUP, "kind": "SelfNodeRemediation",
         "metadata": {"name": "w1", "namespace": "medik8s",
             "ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "workers", "uid": "u"}]}}));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("ended", || world.phases() == ["Failed"]).await;
     let refused = world.step(0);
     assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
@@ -142,27 +130,26 @@ async fn an_object_of_somebody_else_is_left_to_them() {
 #[tokio::test(start_paused = true)]
 async fn a_remediator_is_told_that_its_time_is_over() {
     let world = world("5m");
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     sleep(Duration::from_mins(4)).await;
     assert_eq!(world.step(0)["state"], "Started");
     // The first try is lost on the way.
     let mut lost = false;
     world.api.hook(move |call| {
-        let is_it = call.verb == "patch" && call.target.plural == OBJECTS;
+        let is_it = call.is("patch", OBJECTS);
         (is_it && !std::mem::replace(&mut lost, true)).then_some(Fault::Code(503))
     });
     world.until("ended", || world.phases() == ["Failed"]).await;
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-    let told = |call: &&crate::fake_api::Call| call.verb == "patch" && call.target.plural == OBJECTS;
+    let told = |call: &&Call| call.is("patch", OBJECTS);
     let calls = world.api.calls();
     let told: Vec<_> = calls.iter().filter(told).map(|call| &call.body["metadata"]["annotations"]).collect();
     assert_eq!(told.len(), 2, "once more after it was lost");
     let at: jiff::Timestamp = told[1]["remediation.medik8s.io/nhc-timed-out"].as_str().unwrap().parse().unwrap();
     assert!(at <= world.wall() && told[0] == told[1]);
     assert_eq!(world.step(0)["state"], "TimedOut");
-    assert!(world.step(0)["message"].as_str().unwrap().contains("not resolved within 300s"), "{}", world.step(0));
+    assert!(world.message(0).contains("not resolved within 300s"), "{}", world.step(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,12 +170,12 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
         world
     };
     let is_resolved = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
+    // Ledger, remediation, its status, the object, …
+    die_at_each_write(make, is_resolved, 6, async |world, writes| {
         world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
         assert_eq!(created(world), 1, "a death at write {writes}: {:#?}", world.api.writes());
-    });
-    let deaths = deaths.await;
-    assert!(deaths >= 6, "ledger, remediation, its status, the object, …: {deaths}");
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,7 +198,7 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
     world.set_sick("w1", true);
     world.until("reserved", || world.step(0)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
-    let checks = world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == TEMPLATES).count();
+    let checks = world.api.calls().iter().filter(|call| call.is("get", TEMPLATES)).count();
     assert!(checks > 0, "it came as far as its last look");
     assert_eq!(created(&world), 0, "an object was made after the term's end");
     replica.crash().await;
@@ -240,15 +227,8 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     assert_eq!(world.ready_of("other")["status"], "True");
     world.set_sick("w2", true);
     // It keeps nobody from being told.
-    let done = || {
-        world.api.list("noderemediations").iter().map(|one| one["status"]["attempts"][0]["action"].clone()).collect()
-    };
-    world
-        .until("a person is notified", || {
-            let done: Vec<Value> = done();
-            done == ["Notify"]
-        })
-        .await;
+    world.until("a person is notified", || world.step(0)["action"] == "Notify").await;
+    assert_eq!(world.phases().len(), 1);
     sleep(Duration::from_mins(3)).await;
     assert!(world.api.list(OBJECTS).is_empty());
     world.api.deny(&[]);
@@ -264,7 +244,7 @@ async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answ
     world.policy("hung", "Enforce", &steps("30m"));
     world.probe("w1");
     world.set_sick("w1", true);
-    let is_review = |call: &crate::fake_api::Call| call.target.plural == "selfsubjectaccessreviews";
+    let is_review = |call: &Call| call.target.plural == "selfsubjectaccessreviews";
     world.api.hook(move |call| is_review(call).then_some(Fault::Code(500)));
     let replica = world.controller("a");
     world.until("known to be invalid", || world.ready_of("hung")["status"] == "False").await;
@@ -274,8 +254,7 @@ async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answ
     // It is there now, and nobody says what may be done.
     world.api.serve_kind(GROUP, "SelfNodeRemediation", OBJECTS);
     world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
-    let _replica = world.controller("b");
-    world.set_sick("w2", true);
+    let _replica = world.controller_of_sick("b", "w2");
     world.probe("w2");
     world.until("blocked", || world.blocked("w2").contains("it is not proven that the controller may create")).await;
     assert!(world.api.list(OBJECTS).is_empty());

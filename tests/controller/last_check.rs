@@ -31,8 +31,7 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
         world.api.hook(move |call| {
             is_last_check(call).then(|| Fault::Meanwhile(Box::new(move |api| api.change(plural, name, no))))
         });
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
+        let _replica = world.controller_of_sick("a", "w1");
         let has_checked = || world.api.calls().iter().any(is_last_check);
         world.until("it was looked at once more", has_checked).await;
         assert_eq!(world.phases().len(), 1, "it was decided on");
@@ -44,15 +43,13 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
 #[tokio::test(start_paused = true)]
 async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     let world = World::healthy();
-    let is_last_check =
-        |call: &Call| call.verb == "get" && call.target.plural == "remediationconfigs" && call.target.name.is_some();
+    let is_last_check = |call: &Call| call.is("get", "remediationconfigs") && call.target.name.is_some();
     world.api.hook(move |call| {
         is_last_check(call).then(|| {
             Fault::Meanwhile(Box::new(|api| drop(api.put(config(&json!({"suspend": true, "suspendedBy": "ann"}))))))
         })
     });
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("it was looked at once more", || world.api.calls().iter().any(is_last_check)).await;
     world.api.unhook();
     assert_eq!(world.phases().len(), 1, "it was decided on");
@@ -63,10 +60,8 @@ async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     let ready = |status: &Value| (status["conditions"][0]["status"].clone(), status["conditions"][0]["reason"].clone());
     assert_eq!((ready(&told()), &told()["activeRemediations"]), ((json!("True"), json!("Suspended")), &json!(0)));
     let blocked = world.blocked("w1");
-    assert!(
-        blocked.contains("Suspended: remediation is suspended in the whole cluster") && blocked.contains("by ann"),
-        "{blocked}"
-    );
+    let says = ["Suspended: remediation is suspended in the whole cluster", "by ann"];
+    assert!(says.iter().all(|text| blocked.contains(text)), "{blocked}");
 
     world.api.change("remediationconfigs", "cluster", |config| config["spec"] = json!({}));
     world.until("it is healed", || world.phases().contains(&"Succeeded".to_owned())).await;

@@ -27,7 +27,7 @@ async fn nothing_is_spent_from_a_ledger_that_somebody_else_has_written_since() {
     let (mut is_opened, mut is_written) = (false, false);
     // Right before the last check of the first act.
     world.api.hook(move |call| {
-        is_opened |= call.verb == "create" && call.target.plural == "noderemediations";
+        is_opened |= call.is("create", "noderemediations");
         let is_check = call.verb == "get" && is_ledger(call) && is_opened;
         let is_first = is_check && !is_written;
         is_written |= is_check;
@@ -35,7 +35,7 @@ async fn nothing_is_spent_from_a_ledger_that_somebody_else_has_written_since() {
     });
     world.api.forget_calls();
     world.set_sick("w1", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     let calls: Vec<String> = world.api.calls().iter().filter(|call| call.verb != "watch").map(Call::line).collect();
     let of =
         |line: &str| calls.iter().enumerate().filter(|(_, call)| *call == line).map(|(at, _)| at).collect::<Vec<_>>();
@@ -52,11 +52,10 @@ async fn nothing_is_spent_from_a_ledger_that_somebody_else_has_written_since() {
 async fn a_slot_whose_remediation_does_not_show_is_given_back_only_after_a_search_that_nobody_can_have_overtaken() {
     let world = World::healthy();
     world.set_kubelet(false);
-    world.set_sick("w1", true);
     die_with_a_remediation_open(&world).await;
     world.api.unhook();
     // Its creation arrives late: when the next leader has written the ledger for the first time.
-    let remediation = world.api.list("noderemediations")[0].clone();
+    let remediation = world.remediation().clone();
     let name = remediation["metadata"]["name"].as_str().unwrap().to_owned();
     world.api.remove("noderemediations", &name);
     sleep(Duration::from_mins(3)).await;

@@ -45,39 +45,26 @@ fn position(writes: &[String], start: &str) -> usize {
 }
 
 fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
-    calls.iter().filter(|c| c.verb == "create" && c.target.plural == "jobs").map(Call::line).collect()
+    calls.iter().filter(|c| c.is("create", "jobs")).map(Call::line).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
     let world = World::healthy();
     let replica = world.controller("a");
-    world
-        .until("all have reported", || {
-            let reports = world.api.list("noderuntimehealths");
-            reports.len() == 3 && reports.iter().all(|r| r["status"]["summary"]["health"] == "Healthy")
-        })
-        .await;
+    world.all_report().await;
     assert!(world.api.list("jobs").is_empty() && world.api.list("noderemediations").is_empty());
 
     world.set_sick("w2", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     let writes = world.api.writes();
     // The first one, at the start, holds no slot.
     let ledger = position(&writes, "patch configmaps/nrh-ledger");
     let remediation = position(&writes, "create noderemediations/");
     let job = position(&writes, "create jobs/");
     assert!(ledger < remediation && remediation < job, "{writes:#?}");
-    world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
-    world
-        .until("the finalizer is off", || {
-            world
-                .api
-                .list("noderemediations")
-                .iter()
-                .all(|e| e["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty))
-        })
-        .await;
+    world.until("the slot is given back", || world.has_no_slots()).await;
+    world.until("the finalizer is off", || world.all_are_freed()).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
     replica.stop().await.unwrap();
     let lease = world.api.get("leases", "nrh-controller").unwrap();
@@ -118,8 +105,7 @@ async fn a_dry_run_records_and_touches_nothing() {
     world.until("simulated", || world.phases() == ["Simulated"]).await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(world.phases(), ["Simulated"]);
-    let acts: Vec<String> = world.api.acts().into_iter().filter(|act| !act.contains("configmaps/")).collect();
-    assert_eq!(acts, Vec::<String>::new());
+    assert!(world.api.acts().iter().all(|act| act.contains("configmaps/")), "{:?}", world.api.acts());
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,12 +117,12 @@ async fn a_crash_after_any_write_is_repaired_by_the_next_process_with_one_job_in
         world
     };
     let is_resolved = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
-        world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+    // Ledger, remediation, its status, cordon, job, …
+    die_at_each_write(make, is_resolved, 6, async |world, writes| {
+        world.until("uncordoned", || !world.is_cordoned("w1")).await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
-    });
-    let deaths = deaths.await;
-    assert!(deaths >= 6, "ledger, remediation, its status, cordon, job, …: {deaths}");
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,13 +138,9 @@ async fn a_mark_that_names_no_remediation_is_taken_off_whatever_it_says() {
     }
     let _replica = world.controller("a");
     for (at, mark) in marks.iter().enumerate() {
-        world
-            .until(&format!("mark {mark:?} is off"), || {
-                let node = world.api.get("nodes", &node(at)).unwrap();
-                node["spec"]["unschedulable"].is_null()
-                    && node["metadata"]["annotations"].as_object().is_none_or(serde_json::Map::is_empty)
-            })
-            .await;
+        let is_bare = |node: &Value| node["metadata"]["annotations"].as_object().is_none_or(serde_json::Map::is_empty);
+        let is_off = || !world.is_cordoned(&node(at)) && is_bare(&world.node(&node(at)));
+        world.until(&format!("mark {mark:?} is off"), is_off).await;
     }
 }
 
@@ -167,7 +149,7 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
     let world = World::probing(3, &World::release());
     world.set_sick("w1", true);
     // The first, empty one may be made; taking a slot in it may not.
-    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
+    world.api.hook(|call| call.is("patch", "configmaps").then_some(Fault::Code(409)));
     let _replica = world.controller("a");
     sleep(Duration::from_mins(3)).await;
     assert!(world.api.list("noderemediations").is_empty());
@@ -176,8 +158,9 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
     world.until("it goes on when the ledger can be written", || !world.api.list("jobs").is_empty()).await;
 }
 
-/// A leader opens a remediation, cannot make its Job, and dies.
+/// A leader opens a remediation of w1, cannot make its Job, and dies.
 async fn die_with_a_remediation_open(world: &World) {
+    world.set_sick("w1", true);
     world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
     let first = world.controller("a");
     world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
@@ -187,12 +170,11 @@ async fn die_with_a_remediation_open(world: &World) {
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
     let world = World::healthy();
-    world.set_sick("w1", true);
     die_with_a_remediation_open(&world).await;
     let written = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["written"].to_string();
     let by_first = written();
     // What the first has sent could arrive now, and the second would not see it: its slot stands in what it has read.
-    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
+    world.api.hook(|call| call.is("patch", "configmaps").then_some(Fault::Code(409)));
     let _second = world.controller("b");
     sleep(Duration::from_mins(1)).await;
     assert!(world.api.list("jobs").is_empty(), "{:?}", world.api.acts());
@@ -205,32 +187,28 @@ async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
 async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     let world = World::probing(3, &World::release_then_kill());
     world.kubelets();
-    world.set_sick("w1", true);
     die_with_a_remediation_open(&world).await;
-    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(403)));
+    world.api.hook(|call| call.is("patch", "configmaps").then_some(Fault::Code(403)));
     let _second = world.controller("b");
     sleep(Duration::from_mins(20)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
     world.api.unhook();
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
-    let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
-    let did: Vec<(&Value, &Value)> =
-        steps.as_array().unwrap().iter().map(|step| (&step["releaseHungProcess"]["signal"], &step["state"])).collect();
-    assert!(did.iter().all(|(signal, _)| *signal == "SIGCONT"), "nothing harsher: {did:?}");
+    world.healed().await;
+    let steps = world.remediation()["status"]["attempts"].as_array().cloned().unwrap();
+    let is_gentle = |step: &Value| step["releaseHungProcess"]["signal"] == "SIGCONT";
+    assert!(steps.iter().all(is_gentle), "nothing harsher: {steps:#?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_slot_of_a_remediation_that_no_watch_shows_is_not_given_back() {
     let world = World::probing(4, &World::release());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxInFlight"] = json!(1));
-    world.set_sick("w1", true);
     die_with_a_remediation_open(&world).await;
     // The second reads everything, and of remediations an answer from before the first one.
-    world.api.hook(|call| (call.verb == "list" && call.target.plural == "noderemediations").then_some(Fault::Empty));
-    let _second = world.controller("b");
-    world.set_sick("w2", true);
+    world.api.hook(|call| call.is("list", "noderemediations").then_some(Fault::Empty));
+    let _second = world.controller_of_sick("b", "w2");
     sleep(Duration::from_secs(150)).await;
-    let asked = world.api.calls().iter().any(|call| call.verb == "get" && call.target.plural == "noderemediations");
+    let asked = world.api.calls().iter().any(|call| call.is("get", "noderemediations"));
     let remediations = world.api.list("noderemediations");
     let nodes: Vec<&Value> = remediations.iter().map(|remediation| &remediation["spec"]["nodeName"]).collect();
     assert_eq!((nodes, asked), (vec![&json!("w1")], true), "one at a time, and that one is there");
@@ -247,8 +225,7 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.writes());
-    let remediation = world.api.list("noderemediations").remove(0);
-    let (name, operation) = (&remediation["metadata"]["name"], &remediation["status"]["attempts"][0]["operationId"]);
+    let operation = &world.step(0)["operationId"];
     let told: Vec<Value> =
         world.api.list("events").into_iter().filter(|e| e["reason"] == "ManualActionRequired").collect();
     assert_eq!(told.len(), 1, "{told:#?}");
@@ -256,17 +233,15 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     assert!(told[0]["note"].as_str().unwrap().contains(&yes), "{told:#?}");
     let approve = |operation: &Value| {
         let approval = json!({"approvedBy": "ann", "operationId": operation});
-        world.api.change("noderemediations", name.as_str().unwrap(), |remediation| {
-            remediation["spec"]["approval"] = approval;
-        });
+        world.change_remediation(|remediation| remediation["spec"]["approval"] = approval);
     };
     approve(&json!("another"));
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.writes());
     approve(operation);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
-    assert_eq!(world.api.list("noderemediations")[0]["status"]["attempts"][0]["approvedBy"], "ann");
+    assert_eq!(world.step(0)["approvedBy"], "ann");
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,13 +254,13 @@ async fn two_leaders_act_once() {
         let one = world.usurper("a");
         sleep(Duration::from_millis(lead)).await;
         let two = world.usurper("b");
-        world.until("healed", || world.phases() == ["Succeeded"]).await;
+        world.healed().await;
         sleep(Duration::from_mins(2)).await;
         let leases: Vec<String> = world.api.list("leases").iter().map(|l| l["metadata"]["name"].to_string()).collect();
         assert_eq!(leases.len(), 2, "both led");
         assert_eq!(world.phases(), ["Succeeded"]);
         assert_eq!(jobs_created(&world.api.calls()).len(), 1);
-        assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], Value::Null);
+        assert!(!world.is_cordoned("w1"));
         assert!(!one.task.is_finished() && !two.task.is_finished());
     }
 }
@@ -311,9 +286,9 @@ async fn a_remediation_that_somebody_else_wrote_meanwhile_is_not_written_over() 
     let _replica = world.controller("a");
     world.until("cancelled", || world.phases().contains(&"Cancelled".to_owned())).await;
     sleep(Duration::from_mins(2)).await;
-    let first =
-        world.api.list("noderemediations").into_iter().find(|e| e["status"]["message"] == "the successor's word");
-    assert_eq!(first.unwrap()["status"]["phase"], "Cancelled");
+    let all = world.api.list("noderemediations");
+    let first = all.iter().find(|one| one["status"]["message"] == "the successor's word").unwrap();
+    assert_eq!(first["status"]["phase"], "Cancelled");
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,17 +299,17 @@ async fn a_node_replaced_in_the_middle_is_touched_no_more() {
     world.set_sick("w1", true);
     let _replica = world.controller("a");
     world.until("under way", || !world.api.list("jobs").is_empty()).await;
-    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true);
+    assert!(world.is_cordoned("w1"));
     world.api.remove("nodes", "w1");
     world.api.forget_calls();
     world.add_node("w1");
     world.until("cancelled", || world.phases() == ["Cancelled"]).await;
     sleep(Duration::from_mins(1)).await;
-    let node_writes: Vec<String> =
-        world.api.writes().into_iter().filter(|w| w.contains("nodes/") || w.starts_with("create jobs")).collect();
-    assert_eq!(node_writes, Vec::<String>::new());
+    let mut writes = world.api.writes();
+    writes.retain(|write| write.contains("nodes/") || write.starts_with("create jobs"));
+    assert_eq!(writes, [""; 0]);
     let report = world.api.get("noderuntimehealths", "w1").unwrap();
-    let uid = &world.api.get("nodes", "w1").unwrap()["metadata"]["uid"];
+    let uid = &world.node("w1")["metadata"]["uid"];
     assert_eq!(&report["metadata"]["ownerReferences"][0]["uid"], uid, "the report belongs to the new node");
 }
 
@@ -342,12 +317,13 @@ async fn a_node_replaced_in_the_middle_is_touched_no_more() {
 async fn what_cannot_be_read_disturbs_nothing_else() {
     let world = World::new(4);
     world.policy("hung", "Enforce", &World::release());
-    world.api.put(
-        json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "strange"},
-        "spec": {"rules": [{"name": "r", "match": {"faults": ["NoSuchFault"]}, "steps": []}]}}),
-    );
-    world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "wrong"},
-        "spec": {"rules": [{"name": "r", "match": {"faults": []}, "steps": []}, {"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "ReleaseHungProcess"}]}]}}));
+    let strange = json!({"name": "r", "match": {"faults": ["NoSuchFault"]}, "steps": []});
+    let empty = json!({"name": "r", "match": {"faults": []}, "steps": []});
+    let twin = json!({"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "ReleaseHungProcess"}]});
+    for (name, rules) in [("strange", json!([strange])), ("wrong", json!([empty, twin]))] {
+        world.policy(name, "Enforce", &json!([]));
+        world.api.change("remediationpolicies", name, |policy| policy["spec"]["rules"] = rules);
+    }
     let _replica = world.controller("a");
     world.until("reports exist", || world.api.list("noderuntimehealths").len() == 4).await;
     world.kubelets();
@@ -378,8 +354,7 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_is_repeated() {
     let world = World::healthy();
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("the job is there", || !world.api.list("jobs").is_empty()).await;
     world.api.set_down(true);
     sleep(Duration::from_mins(4)).await;
@@ -388,7 +363,7 @@ async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_i
     // A leader that could not renew has ended its process; its pod is started again.
     assert!(ended, "a leader without its lease must not go on");
     let _next = world.controller("a");
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     sleep(Duration::from_mins(2)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
 }
@@ -401,8 +376,7 @@ async fn errors_about_one_node_do_not_stop_the_others() {
         let about_w1 = call.line().contains("/w1-");
         (about_w1 && call.target.plural == "noderemediations" && call.is_write()).then_some(Fault::Code(500))
     });
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.set_sick("w2", true);
     world.until("w2 is healed", || world.phases().contains(&"Succeeded".to_owned())).await;
     assert!(world.api.list("jobs").iter().all(|job| job["spec"]["template"]["spec"]["nodeName"] == "w2"));
@@ -413,21 +387,18 @@ async fn errors_about_one_node_do_not_stop_the_others() {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once() {
     let world = World::healthy();
-    world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(403)));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    world.api.hook(|call| call.is("create", "jobs").then_some(Fault::Code(403)));
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("tried", || !jobs_created(&world.api.calls()).is_empty()).await;
     sleep(Duration::from_secs(50)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1, "it waits for its cool-down");
     let blocked = world.blocked("w1");
-    assert!(
-        blocked.starts_with("RequestRejected: ReleaseHungProcess(SIGCONT)") && blocked.contains("(403)"),
-        "{blocked}"
-    );
+    let why = "RequestRejected: ReleaseHungProcess(SIGCONT)";
+    assert!(blocked.starts_with(why) && blocked.contains("(403)"), "{blocked}");
     assert_eq!(world.condition("noderuntimehealths", "w1", "SelfHealing")["status"], "False");
-    let told =
-        world.api.list("events").iter().any(|e| e["reason"] == "ActionNotExecuted" && e.to_string().contains("(403)"));
-    assert!(told, "{:#?}", world.api.list("events"));
+    let events = world.api.list("events");
+    let is_told = |event: &Value| event["reason"] == "ActionNotExecuted" && event.to_string().contains("(403)");
+    assert!(events.iter().any(is_told), "{events:#?}");
     world.api.unhook();
     world.until("healed when it is allowed", || world.phases() == ["Succeeded"]).await;
 }
@@ -455,15 +426,14 @@ async fn each_last_no_is_heard() {
         let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
         let seen = said.clone();
         world.api.hook(move |call| {
-            if call.verb == "patch" && call.target.plural == "noderemediations" && !*seen.lock().unwrap() {
+            if call.is("patch", "noderemediations") && !*seen.lock().unwrap() {
                 *seen.lock().unwrap() = true;
                 let other = other.clone();
                 tokio::spawn(async move { block(&other) });
             }
             None
         });
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
+        let _replica = world.controller_of_sick("a", "w1");
         world.until("a remediation was opened", || *said.lock().unwrap()).await;
         sleep(Duration::from_mins(1)).await;
         assert!(world.api.list("jobs").is_empty(), "{name}: {:#?}", world.api.writes());
@@ -477,28 +447,20 @@ async fn no_call_goes_beyond_the_listed_rights() {
     world.api.put(json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "log", "namespace": "d"},
         "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": {}},
         "status": {"desiredNumberScheduled": 3, "currentNumberScheduled": 3, "numberReady": 2, "numberMisscheduled": 0, "numberUnavailable": 1}}));
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let replica = world.controller_of_sick("a", "w1");
+    world.healed().await;
     sleep(Duration::from_mins(1)).await;
     replica.stop().await.unwrap();
     let calls = world.api.calls();
     for call in &calls {
         let target = &call.target;
         let name = target.name.as_deref().or_else(|| call.body["metadata"]["name"].as_str());
-        assert!(
-            rbac::allows(&target.group, &target.resource(), call.verb, target.namespace.as_deref(), name),
-            "not in the list: {} {:?}",
-            call.verb,
-            target
-        );
+        let is_listed = rbac::allows(&target.group, &target.resource(), call.verb, target.namespace.as_deref(), name);
+        assert!(is_listed, "not in the list: {} {target:?}", call.verb);
     }
     let used: BTreeSet<(String, &str)> = calls.iter().map(|c| (c.target.resource(), c.verb)).collect();
-    for expected in [("nodes", "patch"), ("pods", "list"), ("jobs", "create"), ("events", "create")] {
-        assert!(
-            used.contains(&(expected.0.to_owned(), expected.1)),
-            "{expected:?} was not seen: the test proves too little"
-        );
+    for (resource, verb) in [("nodes", "patch"), ("pods", "list"), ("jobs", "create"), ("events", "create")] {
+        assert!(used.contains(&(resource.to_owned(), verb)), "{verb} {resource} was not seen: this proves too little");
     }
 }
 
@@ -549,10 +511,10 @@ async fn a_condition_that_a_policy_asks_for_is_told_and_its_heartbeats_write_not
     world.until("it is well", || status()["summary"]["health"] == "Healthy").await;
     let write = |status: &str, message: &str| {
         world.api.change("nodes", "w1", |node| {
+            let new = json!({"type": "KernelDeadlock", "status": status, "reason": "DockerHung", "message": message});
             let conditions = node["status"]["conditions"].as_array_mut().unwrap();
             conditions.retain(|condition| condition["type"] != "KernelDeadlock");
-            conditions
-                .push(json!({"type": "KernelDeadlock", "status": status, "reason": "DockerHung", "message": message}));
+            conditions.push(new);
         });
     };
     write("True", "blocked for 120 s");

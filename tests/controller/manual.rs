@@ -25,7 +25,7 @@ fn world() -> World {
 
 /// A person writes a start by hand.
 fn ask(world: &World, name: &str) {
-    let uid = world.api.get("nodes", "w1").unwrap()["metadata"]["uid"].clone();
+    let uid = world.node("w1")["metadata"]["uid"].clone();
     let generation = world.api.get("remediationpolicies", "hung").unwrap()["metadata"]["generation"].clone();
     let now = world.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
@@ -49,7 +49,7 @@ async fn a_manual_request_becomes_the_remediation_in_its_own_object() {
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list(REMEDIATIONS).is_empty());
     ask(&world, "by-hand");
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     let made = remediation(&world, "by-hand");
     assert_eq!(made["status"]["attempts"][0]["approvedBy"], "ann");
     assert_eq!(made["metadata"]["labels"]["app.kubernetes.io/part-of"], "nrh");
@@ -60,7 +60,7 @@ async fn a_manual_request_becomes_the_remediation_in_its_own_object() {
     let ledger = writes.iter().take(kept).filter(|write| write.starts_with("patch configmaps/nrh-ledger")).count();
     assert!(ledger >= 1 && kept < begun && begun < of("create jobs/"), "{writes:#?}");
     world.until("its finalizer is off", || has_no_finalizer(&world, "by-hand")).await;
-    world.until("its slot is given back", || world.slots() == "{\"slots\":{}}").await;
+    world.until("its slot is given back", || world.has_no_slots()).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
     replica.stop().await.unwrap();
 }
@@ -73,13 +73,12 @@ async fn a_crash_after_any_write_of_a_manual_request_is_repaired_with_one_job_in
         world
     };
     let is_resolved = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
+    die_at_each_write(make, is_resolved, 6, async |world, writes| {
         world.until("freed", || has_no_finalizer(world, "by-hand")).await;
-        world.until("its slot is given back", || world.slots() == "{\"slots\":{}}").await;
+        world.until("its slot is given back", || world.has_no_slots()).await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
-    });
-    let deaths = deaths.await;
-    assert!(deaths >= 6, "{deaths}");
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +114,7 @@ async fn the_slot_of_a_start_that_could_not_be_written_is_given_back_and_holds_t
     world.until("its slot is taken", || world.slots().contains("by-hand")).await;
     // The fault goes: nothing begins any more, and the object stays.
     world.set_sick("w1", false);
-    world.until("its slot is given back", || world.slots() == "{\"slots\":{}}").await;
+    world.until("its slot is given back", || world.has_no_slots()).await;
     assert!(world.api.list("jobs").is_empty());
 }
 

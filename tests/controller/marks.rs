@@ -25,14 +25,13 @@ fn answer(world: &World, node: &str, reason: &str) {
 #[tokio::test(start_paused = true)]
 async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     let world = world();
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("it has its command", || world.command("w1")["action"] == "MarkForReboot").await;
     let command = world.command("w1");
     assert_eq!(command["markForReboot"], json!({"path": "/run/kured-reboot"}));
     assert_eq!(command["markerExpiresAfterSeconds"], 14400);
     assert_eq!(command["bootId"], "b");
-    assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
+    assert!(!world.is_cordoned("w1"));
     answer(&world, "w1", "Executed");
     world.until("answered", || world.step(0)["reason"] == "Executed").await;
     replica.crash().await;
@@ -51,18 +50,15 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
 async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
     for resolves in [true, false] {
         let world = world();
-        let replica = world.controller("a");
-        world.set_sick("w1", true);
+        let replica = world.controller_of_sick("a", "w1");
         world.until("it has its command", || world.command("w1")["action"] == "MarkForReboot").await;
         answer(&world, "w1", "AlreadyRequested");
         world.until("answered", || world.step(0)["reason"] == "AlreadyRequested").await;
         if resolves {
             world.set_sick("w1", false);
         } else {
-            let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-            world.api.change("noderemediations", &name, |remediation| {
-                remediation["spec"]["cancel"] = json!({"cancelledBy": "ann", "reason": "kept for a look"});
-            });
+            let no = json!({"cancelledBy": "ann", "reason": "kept for a look"});
+            world.change_remediation(|remediation| remediation["spec"]["cancel"] = no);
         }
         world.until("withdrawn", || world.command("w1").is_null()).await;
         assert_eq!(world.step(0)["state"], "Cancelled");

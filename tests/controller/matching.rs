@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::world::World;
-use crate::fake_api::{FakeApi, Fault};
+use crate::fake_api::{Call, FakeApi, Fault};
 
 /// A sick node whose fault names pod `d/log-x` with these labels, and a policy that leaves databases alone.
 fn world(labels: &Value) -> World {
@@ -30,18 +30,15 @@ fn count(world: &World, verb: &str) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_cannot_be_read_is_held_and_then_resolved() {
     let world = world(&json!({"tier": "web"}));
-    let is_pod = |call: &crate::fake_api::Call| call.target.plural == "pods" && call.target.namespace.is_none();
+    let is_pod = |call: &Call| call.target.plural == "pods" && call.target.namespace.is_none();
     world.api.hook(move |call| (call.verb == "list" && is_pod(call)).then_some(Fault::Code(500)));
     let _replica = world.controller("a");
-    world
-        .until("it is held", || {
-            world.blocked("w1").contains("the labels and the owner of pod d/log-x are not known yet")
-        })
-        .await;
+    let why = "the labels and the owner of pod d/log-x are not known yet";
+    world.until("it is held", || world.blocked("w1").contains(why)).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("noderemediations").is_empty(), "{:#?}", world.api.acts());
     world.api.unhook();
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     assert!(count(&world, "get") >= 1, "read once more right before the act");
 }
 
@@ -98,11 +95,11 @@ async fn a_rule_that_was_put_first_right_before_the_act_stops_it() {
 async fn a_pod_that_was_seen_and_is_gone_is_resolved_by_what_it_was_like() {
     let world = world(&json!({"tier": "web"}));
     // No act comes through while the pod is still there.
-    world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(500)));
+    world.api.hook(|call| call.is("create", "jobs").then_some(Fault::Code(500)));
     let _replica = world.controller("a");
     world.until("it was looked at once more", || count(&world, "get") >= 1).await;
     world.api.remove("pods", "log-x");
     sleep(Duration::from_secs(12)).await;
     world.api.unhook();
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
 }

@@ -46,12 +46,10 @@ fn is_in(world: &World, phase: &str) {
 #[tokio::test(start_paused = true)]
 async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where_there_is_only_a_phase() {
     let world = world();
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     let object = world.api.get(OBJECTS, "w1").unwrap();
-    let (remediation, machine) =
-        (world.api.list("noderemediations").remove(0), world.api.get("machines", "m-1").unwrap());
+    let (remediation, machine) = (world.remediation(), world.api.get("machines", "m-1").unwrap());
     let owners = object["metadata"]["ownerReferences"].as_array().unwrap();
     let told: Vec<_> = owners.iter().map(|owner| (&owner["apiVersion"], &owner["kind"], &owner["uid"])).collect();
     assert_eq!(
@@ -68,7 +66,7 @@ async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where
         assert_eq!(world.step(0)["state"], "Started", "{phase} says nothing of the end");
     }
     world.set_sick("w1", false);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
     replica.stop().await.unwrap();
 }
@@ -76,13 +74,12 @@ async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where
 #[tokio::test(start_paused = true)]
 async fn the_phase_failed_ends_the_step() {
     let world = world();
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     is_in(&world, "Failed");
     world.until("ended", || world.phases() == ["Failed"]).await;
     assert_eq!(world.step(0)["state"], "Failed");
-    assert!(world.step(0)["message"].as_str().unwrap().contains("has failed: phase Failed"), "{}", world.step(0));
+    assert!(world.message(0).contains("has failed: phase Failed"), "{}", world.step(0));
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
 }
 
@@ -119,11 +116,10 @@ async fn without_a_machine_that_names_the_node_in_turn_nothing_is_made() {
     for (change, why) in cases {
         let world = world();
         change(&world);
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
+        let _replica = world.controller_of_sick("a", "w1");
         world.until("people are told", || world.phases() == ["Failed"]).await;
         assert_eq!(world.step(0)["state"], "Failed", "{why}");
-        let message = world.step(0)["message"].as_str().unwrap().to_owned();
+        let message = world.message(0);
         assert!(message.contains(why) && message.contains("nothing was made"), "{why}: {message}");
         let writes = world.api.writes();
         assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{why}: {writes:#?}");
@@ -154,8 +150,7 @@ async fn what_a_remediation_that_is_gone_has_left_behind_is_deleted_before_the_n
             "annotations": {"runtimehealth.io/remediation": remediation, "runtimehealth.io/operation": "op-of-before"}}})
     };
     let old = world.api.put(left("w1-gone"))["metadata"]["uid"].clone();
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("handed off", || world.step(0)["state"] == "Started").await;
     let object = world.api.get(OBJECTS, "w1").unwrap();
     assert_ne!(object["metadata"]["uid"], old, "another object");
@@ -174,8 +169,7 @@ async fn what_a_remediation_that_is_there_has_made_is_left_alone() {
     let object = json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
         "annotations": {"runtimehealth.io/remediation": "w2-open", "runtimehealth.io/operation": "op-of-before"}}});
     let uid = world.api.put(object)["metadata"]["uid"].clone();
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("refused", || world.phases().iter().any(|phase| phase == "Failed")).await;
     assert_eq!(world.api.get(OBJECTS, "w1").unwrap()["metadata"]["uid"], uid);
 }

@@ -27,9 +27,7 @@ enum Happens {
     Deleted(usize, u64),
     /// It is gone, with a successor that is ready, or has no sandbox, or none.
     Gone(usize, Option<bool>),
-    /// It is ready.
     Ready(usize),
-    /// It has no sandbox.
     Creating(usize),
     /// The DaemonSet says that so many are ready, true or not.
     Says(usize),
@@ -39,7 +37,6 @@ enum Happens {
     Fails,
     Slow(u64),
     Works,
-    /// Another process leads.
     NewLeader,
 }
 

@@ -26,10 +26,9 @@ fn commands(world: &World) -> Vec<Value> {
 #[tokio::test(start_paused = true)]
 async fn a_node_is_commanded_once_and_opened_when_its_new_boot_is_well() {
     let world = world();
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
+    let replica = world.controller_of_sick("a", "w1");
     world.until("it has its command", || world.command("w1")["action"] == "Reboot").await;
-    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
+    assert!(world.is_cordoned("w1"), "cordoned before");
     // The controller dies; another one leads while the command stands.
     replica.crash().await;
     let replica = world.controller("b");
@@ -43,9 +42,9 @@ async fn a_node_is_commanded_once_and_opened_when_its_new_boot_is_well() {
     assert_eq!(world.step(1)["state"], "Started");
     world.set_boot("w1", "b2", true);
     world.until("verified", || world.step(1)["state"] == "Succeeded").await;
-    let said = world.step(1)["message"].as_str().unwrap().to_owned();
+    let said = world.message(1);
     assert!(said.starts_with("the node has rebooted: its boot id was b and is b2"), "{said}");
-    world.until("opened", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+    world.until("opened", || !world.is_cordoned("w1")).await;
     assert_eq!(commands(&world), ["b"]);
     assert!(world.command("w1").is_null(), "taken back");
     replica.stop().await.unwrap();

@@ -11,29 +11,20 @@ use crate::fake_api::world::World;
 #[tokio::test(start_paused = true)]
 async fn one_check_of_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_with_the_remediation() {
     let world = World::probing(12, &World::release());
-    world
-        .api
-        .change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["storm"] = json!({"minNodes": 1000}));
+    let many = json!({"minNodes": 1000});
+    world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["storm"] = many);
     world.kubelets();
     let _replica = world.controller("a");
-    world
-        .until("all have reported", || {
-            (1..=12).all(|n| world.status(&format!("w{n}"))["summary"]["health"] == "Healthy")
-        })
-        .await;
+    world.all_report().await;
     for node in 1..=5 {
         world.set_sick(&format!("w{node}"), true);
     }
     world.until("all are healed", || world.phases() == ["Succeeded"; 5]).await;
     let calls = world.api.calls();
     let count = |verb: &str, plural: &str| {
-        let named = |name: &Option<String>| name.is_some();
-        calls
-            .iter()
-            .filter(|call| call.verb == verb && call.target.plural == plural && named(&call.target.name))
-            .count()
+        calls.iter().filter(|call| call.is(verb, plural) && call.target.name.is_some()).count()
     };
-    assert_eq!(calls.iter().filter(|call| call.verb == "create" && call.target.plural == "jobs").count(), 5);
+    assert_eq!(calls.iter().filter(|call| call.is("create", "jobs")).count(), 5);
     let (nodes, reports) = (count("get", "nodes"), count("get", "noderuntimehealths"));
     assert!(nodes >= 5 && reports >= 5, "each act looks at its own node: {nodes} and {reports}");
     let (policies, remediations) = (count("get", "remediationpolicies"), count("get", "noderemediations"));
@@ -89,7 +80,7 @@ async fn writes_that_are_refused_take_no_room_from_those_of_later_nodes() {
     world.add_node("z");
     world.api.hook(|call| {
         let name = call.body["metadata"]["name"].as_str();
-        let is_refused = call.verb == "create" && call.target.plural == "noderuntimehealths" && name != Some("z");
+        let is_refused = call.is("create", "noderuntimehealths") && name != Some("z");
         is_refused.then_some(Fault::Code(403))
     });
     let _replica = world.controller("a");

@@ -11,8 +11,7 @@ use crate::fake_api::world::World;
 async fn a_controller_that_is_answered_from_another_history_ends_and_the_next_one_resolves() {
     let world = World::healthy();
     let mut replica = world.controller("a");
-    let is_well = |node: &str| world.status(node)["summary"]["health"] == "Healthy";
-    world.until("all are well", || ["w1", "w2", "w3"].into_iter().all(is_well)).await;
+    world.all_report().await;
     let backup = world.api.backup();
     sleep(Duration::from_mins(5)).await;
     assert!(!replica.task.is_finished());
@@ -21,8 +20,7 @@ async fn a_controller_that_is_answered_from_another_history_ends_and_the_next_on
     world.until("it ends", || replica.task.is_finished()).await;
     let ended = (&mut replica.task).await.unwrap();
     assert!(matches!(ended, Err(Ended::Part("the writer of statuses"))), "{ended:?}");
-    let next = world.controller("b");
-    world.set_sick("w2", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let next = world.controller_of_sick("b", "w2");
+    world.healed().await;
     next.stop().await.unwrap();
 }

@@ -40,10 +40,9 @@ async fn an_act_is_not_tried_again_before_the_api_server_wants_it() {
     let cases = [(Some(7), 7..=9), (Some(600), 60..=75), (None, 1..=2)];
     for (asked, expected) in cases {
         let world = World::healthy();
-        let tries = busy_twice(&world, |call| call.verb == "create" && call.target.plural == "jobs", asked);
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
-        world.until("healed", || world.phases() == ["Succeeded"]).await;
+        let tries = busy_twice(&world, |call| call.is("create", "jobs"), asked);
+        let _replica = world.controller_of_sick("a", "w1");
+        world.healed().await;
         let waits = waits(&tries);
         assert!(waits.len() == 2 && waits.iter().all(|wait| expected.contains(wait)), "{expected:?}: {waits:?}");
     }
@@ -55,13 +54,9 @@ async fn the_ledger_is_not_written_again_before_the_api_server_wants_it() {
     let _replica = world.controller("a");
     world.until("it leads", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
     sleep(Duration::from_secs(5)).await;
-    let tries = busy_twice(
-        &world,
-        |call| call.verb == "patch" && call.target.plural == "configmaps" && call.body["data"] != json!(null),
-        Some(9),
-    );
+    let tries = busy_twice(&world, |call| call.is("patch", "configmaps") && call.body["data"] != json!(null), Some(9));
     world.set_sick("w1", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
     let waits = waits(&tries);
     assert!(waits.iter().take(2).all(|wait| (9..=11).contains(wait)), "{waits:?}");
 }
@@ -76,11 +71,10 @@ async fn finished_remediations_that_keep_their_finalizers_are_tried_seldom_and_h
     };
     let world = World::healthy();
     world.api.hook(move |call| frees(call).then_some(Fault::Code(403)));
-    let first = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let first = world.controller_of_sick("a", "w1");
+    world.healed().await;
     first.crash().await;
-    let last = world.api.list("noderemediations").remove(0);
+    let last = world.remediation();
     for number in 0..20 {
         let mut other = last.clone();
         other["metadata"] = json!({"name": format!("a-{number:02}"), "labels": last["metadata"]["labels"],
@@ -108,11 +102,10 @@ async fn finished_remediations_that_keep_their_finalizers_are_tried_seldom_and_h
 #[tokio::test(start_paused = true)]
 async fn old_remediations_that_cannot_be_deleted_are_tried_seldom_and_hold_up_no_other() {
     let world = World::healthy();
-    let first = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let first = world.controller_of_sick("a", "w1");
+    world.healed().await;
     first.crash().await;
-    let last = world.api.list("noderemediations").remove(0);
+    let last = world.remediation();
     let refused = (0..100).map(|number| (format!("a-{number:02}"), "2020-01-01T00:00:00Z"));
     for (name, ended) in refused.chain([("b".to_owned(), "2020-01-02T00:00:00Z")]) {
         let mut old = last.clone();

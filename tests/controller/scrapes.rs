@@ -36,7 +36,6 @@ fn served(api: &FakeApi, audience: Option<&str>) -> Router {
     metrics(served, Some(Access::new(calls, audience.map(ToOwned::to_owned))))
 }
 
-/// The code and the text of the answer.
 async fn scrape(router: &Router, token: Option<&str>) -> (u16, String) {
     let request = Request::get("/metrics");
     let request = match token {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::fake_api::world::World;
+use crate::fake_api::world::{Replica, World};
 use crate::fake_api::{Call, Fault};
 
 /// Nodes whose probes report, with a DaemonSet of one pod each.
@@ -73,9 +73,11 @@ impl Rollout {
         of_pods.map(|fault| (text(&fault["subject"]["pod"]["name"]), text(&fault["state"]))).collect()
     }
 
-    async fn until_healthy(&self) {
-        let is_healthy = |node| self.world.status(&format!("w{node}"))["summary"]["health"] == "Healthy";
-        self.world.until("all have reported", || (1..=self.nodes).all(is_healthy)).await;
+    async fn healthy(nodes: usize) -> (Self, Replica) {
+        let rollout = Self::new(nodes);
+        let replica = rollout.world.controller("a");
+        rollout.world.all_report().await;
+        (rollout, replica)
     }
 }
 
@@ -93,9 +95,7 @@ async fn nothing_is_said(rollout: &Rollout, what: &str) {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_went_20_s_after_its_grace_period_is_never_called_stuck() {
     for phase in 0..6_u32 {
-        let rollout = Rollout::new(1);
-        let _replica = rollout.world.controller("a");
-        rollout.until_healthy().await;
+        let (rollout, _replica) = Rollout::healthy(1).await;
         rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(GRACE)}));
         rollout.says(0);
         sleep(GRACE + Duration::from_secs(20) + Duration::from_millis(900) * phase).await;
@@ -110,12 +110,9 @@ async fn a_pod_that_went_20_s_after_its_grace_period_is_never_called_stuck() {
 /// The answer to a list that was asked for before comes after the DaemonSet's word that all is well.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_late_is_not_the_last_word() {
-    let rollout = Rollout::new(1);
-    let _replica = rollout.world.controller("a");
-    rollout.until_healthy().await;
+    let (rollout, _replica) = Rollout::healthy(1).await;
     rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
-    let lists =
-        |call: &Call| call.verb == "list" && call.target.plural == "pods" && call.query.contains_key("labelSelector");
+    let lists = |call: &Call| call.is("list", "pods") && call.query.contains_key("labelSelector");
     let asked = rollout.world.clone();
     asked.api.hook(move |call| lists(call).then_some(Fault::AnsweredLate(Duration::from_secs(3))));
     rollout.says(0);
@@ -132,9 +129,7 @@ async fn an_answer_that_comes_late_is_not_the_last_word() {
 #[tokio::test(start_paused = true)]
 async fn a_stuck_pod_is_confirmed_by_a_read_and_gone_from_the_report_within_five_seconds() {
     for phase in 0..5_u32 {
-        let rollout = Rollout::new(1);
-        let _replica = rollout.world.controller("a");
-        rollout.until_healthy().await;
+        let (rollout, _replica) = Rollout::healthy(1).await;
         rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
         rollout.says(0);
         sleep(Duration::from_secs(119)).await;
@@ -155,9 +150,7 @@ async fn a_stuck_pod_is_confirmed_by_a_read_and_gone_from_the_report_within_five
 /// The DaemonSet may say that all is well while an old pod of it is stuck: with `maxSurge` its successor runs beside it.
 #[tokio::test(start_paused = true)]
 async fn a_stuck_pod_stays_told_when_its_set_calls_itself_well() {
-    let rollout = Rollout::new(1);
-    let _replica = rollout.world.controller("a");
-    rollout.until_healthy().await;
+    let (rollout, _replica) = Rollout::healthy(1).await;
     rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
     rollout.says(0);
     let confirmed = [("log-1-0".to_owned(), "Confirmed".to_owned())];
@@ -180,11 +173,11 @@ async fn a_pod_that_was_read_for_longer_than_the_term_lasts_is_not_deleted() {
         policy["spec"]["rules"][0]["steps"] = json!([{"action": "DeletePod"}, {"action": "Notify"}]);
     });
     let replica = world.controller("a");
-    rollout.until_healthy().await;
+    world.all_report().await;
     // Nothing renews the Lease from the decision on, and each read before the act is just in time by itself.
     let mut is_late = false;
     world.api.hook(move |call| {
-        is_late |= call.verb == "create" && call.target.plural == "noderemediations";
+        is_late |= call.is("create", "noderemediations");
         let late = match (call.verb, call.target.plural.as_str()) {
             (_, "leases") if is_late => return Some(Fault::Stall),
             ("create", "noderemediations") => 1_000,
@@ -196,7 +189,7 @@ async fn a_pod_that_was_read_for_longer_than_the_term_lasts_is_not_deleted() {
     rollout.put(1, "log-1-0", &json!({"without": rollout.after(Duration::ZERO)}));
     rollout.says(2);
     world.until("decided", || world.step(0)["state"] == "Scheduled").await;
-    let read = || world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == "pods").count();
+    let read = || world.api.calls().iter().filter(|call| call.is("get", "pods")).count();
     let before = read();
     sleep(Duration::from_mins(1)).await;
     assert!(read() > before, "it came as far as its last read");
@@ -210,9 +203,7 @@ async fn a_pod_that_was_read_for_longer_than_the_term_lasts_is_not_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn of_a_pod_that_cannot_be_read_nothing_is_confirmed_and_nothing_is_forgotten() {
-    let rollout = Rollout::new(1);
-    let _replica = rollout.world.controller("a");
-    rollout.until_healthy().await;
+    let (rollout, _replica) = Rollout::healthy(1).await;
     rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
     rollout.says(0);
     let is = |state: &str| vec![("log-1-0".to_owned(), state.to_owned())];

@@ -16,11 +16,11 @@ fn world() -> World {
 }
 
 fn taints(world: &World) -> Vec<Value> {
-    world.api.get("nodes", "w1").unwrap_or_default()["spec"]["taints"].as_array().cloned().unwrap_or_default()
+    world.node("w1")["spec"]["taints"].as_array().cloned().unwrap_or_default()
 }
 
 fn mark(world: &World) -> Value {
-    world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"]["runtimehealth.io/tainted-by"].clone()
+    world.node("w1")["metadata"]["annotations"]["runtimehealth.io/tainted-by"].clone()
 }
 
 fn remediation_name(world: &World) -> String {
@@ -35,8 +35,7 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     let world = world();
     let theirs = json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule"});
     world.api.change("nodes", "w1", |node| node["spec"]["taints"] = json!([theirs]));
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("tainted", || taints(&world).len() == 2).await;
     assert_eq!(taints(&world), [theirs.clone(), json!({"key": OURS, "effect": "PreferNoSchedule"})]);
     assert_eq!(mark(&world), format!("{}:PreferNoSchedule", remediation_name(&world)));
@@ -60,7 +59,7 @@ async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
     let written = Arc::clone(&tools);
     world.api.hook(move |call| {
         let mut written = written.lock().unwrap();
-        let is_ours = call.verb == "patch" && call.target.plural == "nodes" && !call.body["spec"]["taints"].is_null();
+        let is_ours = call.is("patch", "nodes") && !call.body["spec"]["taints"].is_null();
         // Once before the taint is put on, once before it is taken off.
         if !is_ours || call.target.name.as_deref() != Some("w1") {
             return None;
@@ -80,8 +79,7 @@ async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
             });
         })))
     });
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("tainted", || !mark(&world).is_null()).await;
     assert_eq!(taints(&world).len(), 2, "{:?}", taints(&world));
     world.set_sick("w1", false);
@@ -95,8 +93,7 @@ async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
     let world = world();
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
+    let _replica = world.controller_of_sick("a", "w1");
     world.until("tainted", || !mark(&world).is_null()).await;
     world.api.change("nodes", "w1", |node| {
         node["metadata"]["annotations"].as_object_mut().unwrap().remove("runtimehealth.io/tainted-by");
@@ -124,21 +121,20 @@ async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
         let count = Arc::clone(&done);
         world.api.hook(move |call| {
             let mut count = count.lock().unwrap();
-            let is_it = call.verb == "patch" && call.target.plural == "nodes" && !call.body["spec"][field].is_null();
+            let is_it = call.is("patch", "nodes") && !call.body["spec"][field].is_null();
             *count += usize::from(is_it);
             (is_it && *count == 1).then_some(Fault::DoneButSilent)
         });
-        let _replica = world.controller("a");
-        world.set_sick("w1", true);
-        let spec = || world.api.get("nodes", "w1").unwrap_or_default()["spec"].clone();
+        let _replica = world.controller_of_sick("a", "w1");
+        let spec = || world.node("w1")["spec"].clone();
         world.until("marked", || !spec()[field].is_null()).await;
         world.api.change("nodes", "w1", |node| node["spec"][field] = Value::Null);
         world.until("cancelled", || world.phases() == ["Cancelled"]).await;
-        let notes = || world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"].to_string();
+        let notes = || world.node("w1")["metadata"]["annotations"].to_string();
         world.until("the mark is off", || !notes().contains("runtimehealth.io/")).await;
         tokio::time::sleep(std::time::Duration::from_mins(2)).await;
         assert!(spec()[field].is_null() || spec()[field] == json!([]), "{action}: {}", spec());
-        let said = world.api.list("noderemediations")[0]["status"]["message"].clone();
+        let said = world.remediation()["status"]["message"].clone();
         assert!(said.as_str().is_some_and(|said| said.contains("a person ")), "{action}: {said}");
     }
 }
@@ -152,9 +148,8 @@ async fn a_crash_after_any_write_strands_no_taint() {
         world
     };
     let is_done = |world: &World| world.phases() == ["Succeeded"] && mark(world).is_null();
-    let deaths = die_at_each_write(make, is_done, async |world, writes| {
+    die_at_each_write(make, is_done, 6, async |world, writes| {
         assert!(taints(world).is_empty(), "a death at write {writes}");
-    });
-    let deaths = deaths.await;
-    assert!(deaths >= 6, "{deaths}");
+    })
+    .await;
 }

@@ -27,16 +27,14 @@ async fn taken_over(at_start: Hook, at_takeover: Hook) -> (World, Replica) {
     world.set_kubelet(false);
     world.kubelets();
     let first = world.controller("a");
-    world
-        .until("all are well", || (1..=3).all(|n| world.status(&format!("w{n}"))["summary"]["health"] == "Healthy"))
-        .await;
+    world.all_report().await;
     world.api.hook(at_start);
     let second = world.controller("b");
     world.until("the other has listed all", || second.served.cache.lock().is_synced()).await;
     sleep(Duration::from_secs(1)).await;
     world.set_sick("w1", true);
     world.until("a Job, behind the cordon", || !world.api.list("jobs").is_empty()).await;
-    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true);
+    assert!(world.is_cordoned("w1"));
     // For so long a cache may be behind. After that, what it does not show counts as gone.
     sleep(Duration::from_secs(70)).await;
     world.api.hook(at_takeover);
@@ -50,8 +48,8 @@ async fn taken_over(at_start: Hook, at_takeover: Hook) -> (World, Replica) {
 /// The remediation goes on where the leader before has left it.
 async fn resolved(world: &World) {
     world.set_kubelet(true);
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
-    world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+    world.healed().await;
+    world.until("uncordoned", || !world.is_cordoned("w1")).await;
 }
 
 /// All its watches were silent, so it knows nothing of the remediation, or that of Nodes alone, so it would take the cordon for one
@@ -59,7 +57,7 @@ async fn resolved(world: &World) {
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_whose_watches_were_silent_reads_all_again_before_it_decides() {
     let silent: [Hook; 2] = [
-        |call| (call.verb == "watch" && call.target.plural == "nodes").then_some(Fault::Stall),
+        |call| call.is("watch", "nodes").then_some(Fault::Stall),
         |call| (call.verb == "watch").then_some(Fault::Stall),
     ];
     for silent in silent {
@@ -72,10 +70,10 @@ async fn a_new_leader_whose_watches_were_silent_reads_all_again_before_it_decide
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_that_cannot_list_a_kind_holds_says_so_and_tries_again() {
-    let of_nodes = |call: &Call| call.verb == "list" && call.target.plural == "nodes";
+    let of_nodes = |call: &Call| call.is("list", "nodes");
     let cases: [(Hook, _); 2] = [
-        (|call| (call.verb == "list" && call.target.plural == "nodes").then_some(Fault::Stall), 2..=4),
-        (|call| (call.verb == "list" && call.target.plural == "nodes").then_some(Fault::Code(403)), 4..=12),
+        (|call| call.is("list", "nodes").then_some(Fault::Stall), 2..=4),
+        (|call| call.is("list", "nodes").then_some(Fault::Code(403)), 4..=12),
     ];
     for (hook, tries) in cases {
         let (world, replica) = taken_over(|_| None, hook).await;
@@ -87,10 +85,8 @@ async fn a_new_leader_that_cannot_list_a_kind_holds_says_so_and_tries_again() {
         calls.retain(|call| call.is_write() && !others.contains(&call.target.plural.as_str()));
         // The probes of this world report by other ways than calls.
         assert_eq!(calls.iter().map(Call::line).collect::<Vec<_>>(), Vec::<String>::new());
-        assert_eq!(
-            ready(&replica).await,
-            (503, "nothing is decided before the lists of these kinds are complete: Node".into())
-        );
+        let why = "nothing is decided before the lists of these kinds are complete: Node";
+        assert_eq!(ready(&replica).await, (503, why.into()));
         world.api.unhook();
         resolved(&world).await;
         assert_eq!(ready(&replica).await.0, 200);
@@ -104,7 +100,7 @@ async fn a_replica_whose_machine_was_suspended_does_nothing_more_and_ends() {
     let replicas = [world.controller("a"), world.controller("b")];
     let (machines, mut is_asleep) = (world.clone(), false);
     world.api.hook(move |call| {
-        if call.verb == "create" && call.target.plural == "noderemediations" && !is_asleep {
+        if call.is("create", "noderemediations") && !is_asleep {
             machines.suspend(Duration::from_hours(1));
             is_asleep = true;
         }
@@ -121,7 +117,7 @@ async fn a_replica_whose_machine_was_suspended_does_nothing_more_and_ends() {
     }
     assert!(world.api.list("jobs").is_empty());
     let _next = world.controller("c");
-    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.healed().await;
 }
 
 /// What `/readyz` answers.

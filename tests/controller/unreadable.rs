@@ -14,9 +14,8 @@ use crate::{die_with_a_remediation_open, jobs_created};
 async fn lost() -> (World, String) {
     let world = World::probing(4, &World::release());
     world.kubelets();
-    world.set_sick("w1", true);
     die_with_a_remediation_open(&world).await;
-    let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = world.remediation()["metadata"]["name"].as_str().unwrap().to_owned();
     world.api.change("noderemediations", &name, |remediation| {
         remediation["status"]["phase"] = json!("OfALaterVersion");
         remediation["status"]["message"] = json!("of a later version");
@@ -28,9 +27,7 @@ async fn lost() -> (World, String) {
 
 async fn resolves(world: &World, node: &str) {
     world.set_sick(node, true);
-    let is_done =
-        |remediation: &Value| remediation["spec"]["nodeName"] == node && remediation["status"]["phase"] == "Succeeded";
-    world.until(&format!("{node} is healed"), || world.api.list("noderemediations").iter().any(is_done)).await;
+    world.until(&format!("{node} is healed"), || is_resolved(world, node)).await;
 }
 
 async fn nothing_is_done_on_the_first_and_the_others_go_on(world: &World, name: &str) -> Replica {
@@ -52,7 +49,7 @@ async fn a_remediation_that_the_new_leader_cannot_read_keeps_its_slot_and_its_no
     assert!(world.slots().contains(&name), "{}", world.slots());
     world.api.remove("noderemediations", &name);
     world.until("w1 is healed, too", || world.phases() == ["Succeeded"; 3]).await;
-    world.until("the slot is given back", || world.slots() == "{\"slots\":{}}").await;
+    world.until("the slot is given back", || world.has_no_slots()).await;
     world.until("nothing is held", || world.blocked("w1").is_empty()).await;
 }
 
@@ -104,12 +101,8 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
     beat(&world.api, "w3", BEYOND);
     world.set_sick("w3", true);
     resolves(&world, "w4").await;
-    let is_told = || {
-        world
-            .blocked("w1")
-            .lines()
-            .any(|line| line.starts_with("ActionsDisabled: ") && line.contains("lastHeartbeatTime"))
-    };
+    let is_it = |line: &str| line.starts_with("ActionsDisabled: ") && line.contains("lastHeartbeatTime");
+    let is_told = || world.blocked("w1").lines().any(is_it);
     world.until("it is told why", is_told).await;
     sleep(Duration::from_mins(2)).await;
     let jobs = jobs_created(&world.api.calls());
@@ -127,12 +120,11 @@ async fn a_node_that_cannot_be_read_at_the_last_check_is_not_acted_on_and_its_re
     // What the watch has shown was fine.
     let mut armed = true;
     world.api.hook(move |call| {
-        let is_check = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
+        let is_check = call.is("get", "nodes") && std::mem::take(&mut armed);
         is_check.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
     });
-    let _replica = world.controller("a");
-    world.set_sick("w1", true);
-    let is_beyond = || world.api.get("nodes", "w1").unwrap()["status"]["conditions"][0]["lastHeartbeatTime"] == BEYOND;
+    let _replica = world.controller_of_sick("a", "w1");
+    let is_beyond = || world.node("w1")["status"]["conditions"][0]["lastHeartbeatTime"] == BEYOND;
     world.until("it was looked at", is_beyond).await;
     sleep(Duration::from_mins(1)).await;
     assert!(jobs_created(&world.api.calls()).is_empty(), "{:?}", world.api.acts());

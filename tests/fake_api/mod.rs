@@ -30,7 +30,6 @@ use tokio::sync::Notify;
 pub use path::Target;
 pub use reviews::API;
 
-/// A call as it came in.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub verb: &'static str,
@@ -45,7 +44,14 @@ impl Call {
         self.query.contains_key("dryRun") || self.body.get("dryRun").is_some()
     }
 
-    /// Whether it changes anything.
+    pub fn is(&self, verb: &str, plural: &str) -> bool {
+        self.verb == verb && self.target.plural == plural
+    }
+
+    pub fn is_eviction(&self) -> bool {
+        self.target.subresource.as_deref() == Some("eviction")
+    }
+
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }
@@ -79,7 +85,6 @@ pub enum Fault {
 
 type Hook = Box<dyn FnMut(&Call) -> Option<Fault> + Send>;
 
-/// One change, for watches.
 struct Change {
     version: u64,
     kind: &'static str,
@@ -113,7 +118,6 @@ pub struct Backup {
     applied: BTreeMap<(Target, String), Value>,
 }
 
-/// The server.
 #[derive(Clone, Default)]
 pub struct FakeApi {
     store: Arc<Mutex<Store>>,
@@ -170,7 +174,6 @@ impl FakeApi {
         self.changed.notify_waiters();
     }
 
-    /// What etcd holds now.
     pub fn backup(&self) -> Backup {
         let store = self.lock();
         Backup { version: store.version, objects: store.objects.clone(), applied: store.applied.clone() }
@@ -190,7 +193,6 @@ impl FakeApi {
         self.changed.notify_waiters();
     }
 
-    /// Creates or changes an object from outside, as a person or another program would.
     pub fn put(&self, mut object: Value) -> Value {
         let target = path::of_object(&object);
         let mut store = self.lock();
@@ -208,14 +210,12 @@ impl FakeApi {
         stored
     }
 
-    /// Changes an object from outside.
     pub fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let mut object = self.get(plural, name).unwrap_or_else(|| panic!("no {plural}/{name}"));
         change(&mut object);
         self.put(object);
     }
 
-    /// Removes an object from outside, finalizers or not.
     pub fn remove(&self, plural: &str, name: &str) {
         let mut store = self.lock();
         let found = store.objects.keys().find(|t| t.plural == plural && t.name.as_deref() == Some(name)).cloned();
@@ -228,11 +228,8 @@ impl FakeApi {
 
     pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
         let store = self.lock();
-        store
-            .objects
-            .iter()
-            .find(|(t, _)| t.plural == plural && t.name.as_deref() == Some(name))
-            .map(|(_, o)| o.clone())
+        let mut objects = store.objects.iter();
+        objects.find(|(t, _)| t.plural == plural && t.name.as_deref() == Some(name)).map(|(_, o)| o.clone())
     }
 
     pub fn list(&self, plural: &str) -> Vec<Value> {

@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-/// What a path names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     pub group: String,
@@ -23,7 +22,6 @@ impl Target {
         Self { subresource: None, ..self.clone() }
     }
 
-    /// Whether an object belongs to this collection.
     pub fn holds(&self, other: &Self) -> bool {
         self.group == other.group
             && self.plural == other.plural
@@ -31,7 +29,6 @@ impl Target {
     }
 }
 
-/// Reads a path.
 pub fn of_path(path: &str) -> Option<Target> {
     let mut parts = path.trim_matches('/').split('/');
     let group = match parts.next()? {
@@ -56,7 +53,6 @@ pub fn of_path(path: &str) -> Option<Target> {
     Some(Target { group, plural: rest.next()?, namespace, name: rest.next(), subresource: rest.next() })
 }
 
-/// Where an object lives.
 pub fn of_object(object: &Value) -> Target {
     let version = object["apiVersion"].as_str().unwrap_or_else(|| panic!("no apiVersion in {object}"));
     let group = version.split_once('/').map_or("", |(group, _)| group).to_owned();

@@ -20,10 +20,12 @@ use tokio_util::sync::CancellationToken;
 use super::{FakeApi, Fault};
 use crate::simulated_node;
 
-/// Where the world's clock starts.
 const START: &str = "2025-06-01T12:00:00Z";
 
-/// The cluster.
+/// Kinds whose writes do nothing to a node.
+const ACCOUNT: [&str; 6] =
+    ["leases", "events", "noderuntimehealths", "nodecommands", "remediationpolicies", "selfsubjectaccessreviews"];
+
 #[derive(Clone)]
 pub struct World {
     pub api: FakeApi,
@@ -71,7 +73,6 @@ impl World {
         Clock::of(move || world.wall())
     }
 
-    /// A policy for hung containers.
     pub fn policy(&self, name: &str, mode: &str, steps: &Value) {
         self.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
             "metadata": {"name": name},
@@ -110,9 +111,15 @@ impl World {
         world
     }
 
-    /// Starts a controller replica.
     pub fn controller(&self, name: &str) -> Replica {
         self.controller_on(name, self.api.client())
+    }
+
+    /// Starts a replica, and then makes the node sick.
+    pub fn controller_of_sick(&self, name: &str, node: &str) -> Replica {
+        let replica = self.controller(name);
+        self.set_sick(node, true);
+        replica
     }
 
     /// Starts a replica that leads whatever others do.
@@ -145,7 +152,6 @@ impl World {
         Replica { served, task: tokio::spawn(controller.run(end.clone())), end }
     }
 
-    /// Starts the probe of a node.
     pub fn probe(&self, node: &str) {
         let (world, node) = (self.clone(), node.to_owned());
         tokio::spawn(async move {
@@ -174,9 +180,8 @@ impl World {
         };
         let mut probe = WorldNode::new(node);
         if self.sick(node) {
-            probe
-                .sick
-                .push(InjectedFault { fault: serde_json::from_value(hung()).unwrap(), cleared_by: BTreeSet::new() });
+            let fault = serde_json::from_value(hung()).unwrap();
+            probe.sick.push(InjectedFault { fault, cleared_by: BTreeSet::new() });
         }
         probe.send();
         let heartbeat = probe.report.heartbeat.as_mut().unwrap();
@@ -221,7 +226,6 @@ impl World {
         });
     }
 
-    /// The kubelet of a node is restarted now.
     pub fn restart_kubelet(&self, node: &str) {
         let now = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         self.api.change("nodes", node, |node| node["metadata"]["annotations"]["test/began"] = json!(now));
@@ -269,6 +273,17 @@ impl World {
         self.api.put(job);
     }
 
+    pub async fn all_report(&self) {
+        let nodes: Vec<Value> = self.api.list("nodes").iter().map(|node| node["metadata"]["name"].clone()).collect();
+        let is_well = |node: &Value| self.status(node.as_str().unwrap())["summary"]["health"] == "Healthy";
+        self.until("all have reported", || nodes.iter().all(is_well)).await;
+    }
+
+    /// Waits until the only remediation has succeeded.
+    pub async fn healed(&self) {
+        self.until("healed", || self.phases() == ["Succeeded"]).await;
+    }
+
     /// Waits until something is so, at most some minutes of the world's time.
     pub async fn until(&self, what: &str, is: impl Fn() -> bool) {
         let began = Instant::now();
@@ -289,23 +304,43 @@ impl World {
         self.api.get("nodecommands", node).map(|one| one["spec"].clone()).unwrap_or_default()
     }
 
-    /// The command that stands for a node, or null.
     pub fn command(&self, node: &str) -> Value {
         self.command_spec(node)["command"].clone()
     }
 
-    /// The status of a node's report.
     pub fn status(&self, node: &str) -> Value {
         self.api.get("noderuntimehealths", node).map(|one| one["status"].clone()).unwrap_or_default()
     }
 
-    /// A step of the first remediation, or null.
+    pub fn node(&self, name: &str) -> Value {
+        self.api.get("nodes", name).unwrap_or_default()
+    }
+
+    pub fn is_cordoned(&self, node: &str) -> bool {
+        self.node(node)["spec"]["unschedulable"] == true
+    }
+
+    pub fn remediation(&self) -> Value {
+        self.api.list("noderemediations").first().cloned().unwrap_or_default()
+    }
+
+    pub fn change_remediation(&self, change: impl FnOnce(&mut Value)) {
+        let name = self.remediation()["metadata"]["name"].as_str().unwrap().to_owned();
+        self.api.change("noderemediations", &name, change);
+    }
+
+    /// Whether no remediation keeps its object by a finalizer.
+    pub fn all_are_freed(&self) -> bool {
+        let is_freed = |one: &Value| one["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        self.api.list("noderemediations").iter().all(is_freed)
+    }
+
     pub fn step(&self, place: usize) -> Value {
-        self.api
-            .list("noderemediations")
-            .first()
-            .map(|one| one["status"]["attempts"][place].clone())
-            .unwrap_or_default()
+        self.remediation()["status"]["attempts"][place].clone()
+    }
+
+    pub fn message(&self, place: usize) -> String {
+        self.step(place)["message"].as_str().unwrap_or_default().to_owned()
     }
 
     /// A line for each thing that is not done on a node: why.
@@ -326,7 +361,10 @@ impl World {
         self.condition("remediationpolicies", policy, "Ready")
     }
 
-    /// The slots in the ledger.
+    pub fn has_no_slots(&self) -> bool {
+        self.slots() == "{\"slots\":{}}"
+    }
+
     pub fn slots(&self) -> String {
         let ledger = self.api.get("configmaps", "nrh-ledger").unwrap_or_default();
         ledger["data"]["ledger.json"].as_str().unwrap_or_default().to_owned()
@@ -338,16 +376,7 @@ impl World {
         let seen = Arc::clone(&hit);
         self.api.hook(move |call| {
             let mut seen = seen.lock().unwrap();
-            let counts = call.is_write()
-                && ![
-                    "leases",
-                    "events",
-                    "noderuntimehealths",
-                    "nodecommands",
-                    "remediationpolicies",
-                    "selfsubjectaccessreviews",
-                ]
-                .contains(&call.target.plural.as_str());
+            let counts = call.is_write() && !ACCOUNT.contains(&call.target.plural.as_str());
             if seen.1 {
                 return counts.then_some(Fault::Stall);
             }
@@ -360,20 +389,20 @@ impl World {
         move || hit.lock().unwrap().1
     }
 
-    /// Phases of all remediations.
     pub fn phases(&self) -> Vec<String> {
         let remediations = self.api.list("noderemediations");
         remediations.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
     }
 }
 
-/// In one world after another a leader dies after its first write, its second, and so on, and the next leader finishes; at how many
-/// writes one has died.
+/// In one world after another a leader dies after its first write, its second, and so on, and the next leader finishes. There are at
+/// least so many writes to die at.
 pub async fn die_at_each_write(
     make: impl Fn() -> World,
     is_done: impl Fn(&World) -> bool,
+    least: usize,
     check: impl AsyncFn(&World, usize),
-) -> usize {
+) {
     for writes in 0..60 {
         let world = make();
         let is_cut_off = world.cut_off_after(writes);
@@ -386,7 +415,8 @@ pub async fn die_at_each_write(
         world.until(&format!("done after a death at write {writes}"), || is_done(&world)).await;
         check(&world, writes).await;
         if !has_died {
-            return writes;
+            assert!(writes >= least, "{writes} writes");
+            return;
         }
     }
     panic!("a healing takes fewer writes");
@@ -414,7 +444,6 @@ impl Replica {
         let _ = (&mut self.task).await;
     }
 
-    /// Ends as told.
     pub async fn stop(mut self) -> Result<(), Ended> {
         self.end.cancel();
         (&mut self.task).await.unwrap()

@@ -84,11 +84,8 @@ fn the_core_decides_from_its_arguments_alone() {
         }
     }
     assert!(seen > 5, "expected the files of the core below crates/core/src, found {seen}");
-    assert!(
-        wrong.is_empty(),
-        "crates/core must not name these; pass what is needed as an argument:\n{}",
-        wrong.join("\n")
-    );
+    let wrong = wrong.join("\n");
+    assert!(wrong.is_empty(), "crates/core must not name these; pass what is needed as an argument:\n{wrong}");
 }
 
 /// What is true of a fault stands in its file below `faults/`; what an action is and how it proceeds, below `action/` and `procedure/`.
@@ -182,12 +179,8 @@ fn all_that_is_printed_passes_through_one_place() {
         let text = fs::read_to_string(&path).unwrap();
         for (number, line) in code(&text) {
             let wrong = raw.into_iter().find(|word| has_word(line, word));
-            assert_eq!(
-                wrong,
-                None,
-                "{}:{number}: print by crates/terminal, which hides what terminals obey",
-                path.display()
-            );
+            let at = format!("{}:{number}", path.display());
+            assert_eq!(wrong, None, "{at}: print by crates/terminal, which hides what terminals obey");
         }
     }
 }
@@ -209,7 +202,6 @@ fn a_file_has_one_subject() {
     assert!(wrong.is_empty(), "longer than {LONGEST} lines, to be split by subject: {wrong:#?}");
 }
 
-/// Whether a file holds nothing but tests.
 pub fn is_test(path: &Path) -> bool {
     let within = path.strip_prefix(root()).unwrap_or(path);
     within.components().any(|part| part.as_os_str() == "tests")

@@ -6,11 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::circles::{Module, imports};
-use crate::page::{DEVELOPERS, Page, page, root};
-
-fn developer_pages() -> impl Iterator<Item = Page> {
-    DEVELOPERS.into_iter().map(page)
-}
+use crate::page::{DEVELOPERS, page, pages, root};
 
 /// Whether a span is a path of the repository, and not a command or a name of code.
 fn is_path(span: &str) -> bool {
@@ -23,7 +19,7 @@ fn is_path(span: &str) -> bool {
 #[test]
 fn each_path_that_is_named_exists() {
     let (mut seen, mut missing) = (0, Vec::new());
-    for page in developer_pages() {
+    for page in DEVELOPERS.map(page) {
         for span in page.spans().into_iter().filter(|span| is_path(span)) {
             seen += 1;
             if !root().join(&span).exists() {
@@ -40,7 +36,7 @@ fn each_make_target_that_is_named_exists() {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
     let targets: Vec<&str> = makefile.lines().filter_map(|line| line.strip_prefix(".PHONY: ")).collect();
     let (mut seen, mut missing) = (0, Vec::new());
-    for page in developer_pages() {
+    for page in pages() {
         for command in page.commands() {
             let mut words = command.split_whitespace().skip_while(|word| word.contains('='));
             if words.next() != Some("make") {

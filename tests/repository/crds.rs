@@ -140,7 +140,6 @@ fn what_kubectl_prints_of_each_kind_fits_a_terminal() {
     }
 }
 
-/// The longest text at a path of a schema.
 fn widest(schema: &Value, path: &str) -> usize {
     // The status of a condition, or its reason.
     if path.contains("[?(") {
@@ -310,7 +309,6 @@ fn a_mark_without_a_file_is_the_usual_one() {
     assert_eq!(convert::policy(&usual).unwrap(), read);
 }
 
-/// A policy with this `match`.
 fn matching(matches: &str) -> RemediationPolicy {
     policy(&format!(
         "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: m}},
@@ -345,10 +343,8 @@ fn pods_and_nodes_may_be_asked_for() {
     assert!(found.runtimes[0].versions.is_some() && found.runtimes[1].versions.is_none());
     // What the API server lets be is read, and what it refuses is refused here as well.
     let any = "{faults: [HungContainer], podSelector: {}}";
-    assert_eq!(
-        convert::policy(&matching(any)).unwrap().rules[0].matching.pods.as_ref().map(|pods| pods.0.len()),
-        Some(0)
-    );
+    let pods = convert::policy(&matching(any)).unwrap().rules[0].matching.pods.clone();
+    assert_eq!(pods.map(|pods| pods.0.len()), Some(0));
 }
 
 #[test]

@@ -229,11 +229,8 @@ fn each_story_from_elsewhere_has_tests_that_name_it() {
 fn each_claim_of_the_threat_model_names_tests_that_there_are() {
     let text = document("SECURITY.md");
     let attackers: Vec<&str> = text.split("\n### ").skip(1).collect();
-    assert_eq!(
-        attackers.len(),
-        6,
-        "tenant, privileged workload, node, operator, administrator of a namespace, stolen token"
-    );
+    // Tenant, privileged workload, node, operator, administrator of a namespace, stolen token.
+    assert_eq!(attackers.len(), 6);
     for attacker in attackers {
         assert!(attacker.contains("Can"), "what can they do? {attacker}");
         let rows: Vec<&str> = attacker.lines().filter(|line| line.starts_with("| ")).skip(1).collect();

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The documents for developers.
 pub const DEVELOPERS: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
 
 pub fn root() -> &'static Path {
@@ -117,7 +116,6 @@ pub fn in_folder(folder: &Path, found: &mut Vec<Page>) {
     }
 }
 
-/// Every document.
 pub fn pages() -> Vec<Page> {
     let mut found: Vec<Page> =
         ["README.md", "SECURITY.md", "CHANGELOG.md"].iter().chain(&DEVELOPERS).map(|name| page(name)).collect();

@@ -34,8 +34,8 @@ pub const CONFIG_NAME: &str = "cluster";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RemediationConfigSpec {
-    /// True = no step starts in this cluster, whoever requests it. Drains, hand-overs and reboot markers end at once;
-    /// any other step finishes, then its remediation is cancelled. Cordons, taints and hand-overs are removed; quarantined
+    /// True = no step starts in this cluster, whoever requests it. Drains, hand-offs and reboot markers end at once;
+    /// any other step finishes, then its remediation is cancelled. Cordons, taints and hand-offs are removed; quarantined
     /// nodes stay cordoned. Checks and reports continue.
     #[serde(default)]
     pub suspend: bool,

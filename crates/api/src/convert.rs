@@ -19,7 +19,7 @@ use super::policy::{
 use nrh_core::external_condition::{self, ConditionMatcher};
 use nrh_core::fault::{FaultType, Severity};
 use nrh_core::node_condition::NodeCondition;
-use nrh_core::policy::{Limits, Mode, Namespaces, Policy, Requirement, Rule, Selector};
+use nrh_core::policy::{ActionType, Limits, Mode, Namespaces, Policy, Requirement, Rule, Selector};
 use nrh_core::window::Window;
 
 pub use remediation::{manual, remediation, remediation_spec, remediation_status};
@@ -138,8 +138,15 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     }
     let is_bare = |step: &PolicyStep| step.action.contains() && step.cordon.is_none();
     if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
+        let found: BTreeSet<&str> = rule.steps.iter().map(|step| step.action.as_str()).collect();
+        let found = found.into_iter().collect::<Vec<_>>().join(" and ");
+        let alone = if rule.steps.iter().any(|step| step.action == ActionType::Cordon) {
+            "; a Cordon with quarantineFor has an effect alone"
+        } else {
+            ""
+        };
         errors.push(format!(
-            "{at}.steps: expected a step that remediates, or Notify, beside Cordon, which without cordon.quarantineFor has no effect alone, nor have Taint and Drain"
+            "{at}.steps: expected a step that remediates, or Notify, found only {found}, which has no effect alone{alone}"
         ));
     }
     drain::check_place(&rule.steps, &at, errors);

@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 mod drain;
+mod names;
 mod range;
 mod selector;
 mod status;
@@ -18,6 +19,7 @@ mod taint;
 mod window;
 
 pub use drain::Drain;
+pub use names::{in_plain_words, unknown_name};
 pub use selector::FaultSelector;
 pub use status::{FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus};
 pub(crate) use step::default_timeout;

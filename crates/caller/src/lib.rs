@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -17,8 +18,12 @@ use serde_saphyr::UserMessageFormatter;
 /// Timeout of one answer of the API server.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
+/// The API server that this process calls, with the context of the kubeconfig that names it: for messages.
+static SERVER: OnceLock<String> = OnceLock::new();
+
 /// Which cluster, for the commands that people run.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Common options")]
 pub struct ClusterArgs {
     /// Kubeconfig file; by default that of KUBECONFIG, then `~/.kube/config`, then the cluster that this runs in.
     #[arg(long)]
@@ -41,7 +46,7 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
         let config = config.map_err(|error| anyhow!(without_quotes(&error_text(&error.into())))).context(
             "cannot find the cluster that --kubeconfig or --context names; `kubectl config get-contexts` lists the contexts",
         )?;
-        return Ok(Client::try_from(config)?);
+        return connect(config, cluster);
     }
     let config = Config::infer().await.map_err(|error| match error.source() {
         // Outside of a cluster the missing in-cluster configuration is expected, so the message leaves it out.
@@ -51,7 +56,28 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
         }
         _ => anyhow!(error.to_string()),
     });
-    config.and_then(|config| Ok(Client::try_from(config)?)).context("cannot find a cluster")
+    config.and_then(|config| connect(config, cluster)).context("cannot find a cluster")
+}
+
+fn connect(config: Config, cluster: &ClusterArgs) -> anyhow::Result<Client> {
+    let kubeconfig = || match &cluster.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let context = cluster.context.clone().or_else(|| kubeconfig().ok()?.current_context);
+    let of = context.map_or_else(String::new, |context| format!(" of context {context}"));
+    let _ = SERVER.set(format!("{}{of}", config.cluster_url.to_string().trim_end_matches('/')));
+    Ok(Client::try_from(config)?)
+}
+
+/// The API server, as messages name it.
+fn server() -> String {
+    SERVER.get().map_or_else(|| "the API server".to_owned(), |server| format!("the API server {server}"))
+}
+
+/// Whether the call has not reached the API server: another call to it will not, either.
+pub fn is_unreachable(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Service(_))) || error.is::<tokio::time::error::Elapsed>()
 }
 
 /// An error of the client without the second pair of quotes around a path.
@@ -80,7 +106,7 @@ pub fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
 pub async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     let answer = tokio::time::timeout(DEADLINE, call).await;
     Ok(answer.with_context(|| {
-        format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
+        format!("no answer from {} within {} s; check KUBECONFIG and the network", server(), DEADLINE.as_secs())
     })??)
 }
 
@@ -95,7 +121,7 @@ pub fn error_text(error: &anyhow::Error) -> String {
                 break;
             }
             Some(kube::Error::Service(_)) => {
-                "the API server cannot be reached; check KUBECONFIG and the network".to_owned()
+                format!("{} cannot be reached; check KUBECONFIG and the network", server())
             }
             _ => cause.to_string(),
         };

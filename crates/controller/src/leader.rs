@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::Cache;
 use super::calls::{CallError, Calls, bounded, bounded_opt, post_params};
-use super::clock::{AGREE, Clock};
+use super::clock::{AGREE, Clock, agree};
 use nrh_api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
 
 /// How long a lease is valid without renewal.
@@ -121,7 +121,8 @@ pub enum Lost {
     NotRenewed,
     /// Time has passed that this process did not notice. What it knows is older than it seems.
     #[error(
-        "this machine was suspended, or its clock was set by more than {} s: this process exits, since all that it has read may be old",
+        "this machine was suspended, or its clock or the API server's was set by more than {} s: this process exits, since all that \
+         it has read may be old",
         AGREE.as_secs()
     )]
     Suspended,
@@ -135,6 +136,8 @@ pub struct Election {
     clock: Clock,
     me: String,
     observed: Observed,
+    /// The lease as it was before this process took it.
+    before: Lease,
     term: watch::Sender<Option<Term>>,
 }
 
@@ -143,7 +146,8 @@ impl Election {
     pub fn new(calls: Calls, cache: Arc<Cache>, clock: Clock, me: String) -> (Self, Leadership) {
         let (term, seen) = watch::channel(None);
         let leadership = Leadership(seen, clock.clone());
-        (Self { calls, cache, clock, me, observed: Observed::default(), term }, leadership)
+        let (observed, before) = (Observed::default(), Lease::default());
+        (Self { calls, cache, clock, me, observed, before, term }, leadership)
     }
 
     /// Runs until `end`, then releases the lease; or until leadership is lost.
@@ -191,39 +195,53 @@ impl Election {
         self.term.borrow().is_some_and(|term| term.until >= began + RENEW_DEADLINE)
     }
 
-    /// Reads the lease once, and writes it once if needed. Returns the epoch while this process leads.
+    /// Reads the lease once, and writes it if needed: once, or twice where a term begins. Returns the epoch while this process leads.
     async fn round(&mut self) -> Result<Option<u64>, CallError> {
         let api = self.calls.act_in::<Lease>(SYSTEM_NAMESPACE);
         let what = |verb: &'static str| move || format!("{verb} lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
-        let lease = bounded_opt(what("reading"), api.get(LEASE_NAME)).await?;
-        let step = self.observed.step(lease.as_ref(), &self.me, Instant::now());
-        let want = self.wanted(step, lease.as_ref());
+        let old = bounded_opt(what("reading"), api.get(LEASE_NAME)).await?;
+        let step = self.observed.step(old.as_ref(), &self.me, Instant::now());
+        let want = self.wanted(step, old.as_ref());
+        if matches!(step, Step::Create | Step::Take) {
+            self.before = old.unwrap_or_default();
+        }
         let wrote = match step {
             Step::Wait => return Ok(None),
             Step::Create => bounded(what("creating"), api.create(&post_params(), &want)).await,
             Step::Renew | Step::Take => bounded(what("renewing"), api.replace(LEASE_NAME, &post_params(), &want)).await,
         };
-        match wrote {
-            Ok(lease) => {
-                let server = written_at(&lease);
-                // The answer to the call that took the lease may have come too late: then the term begins with a renewal.
-                let begins = step != Step::Renew || self.term.borrow().is_none();
-                if !begins {
-                    if let Some(server) = server {
-                        self.clock.hold_against(server);
-                    }
-                } else if !self.clock.has_jumped() {
-                    // After a jump, what this process has read is older than it knows: it ends before this term begins.
-                    self.clock.begin_term(server);
-                }
-                Ok(Some(epoch(&lease)))
-            }
+        let mut lease = match wrote {
+            Ok(lease) => lease,
             // A renewal that loses the compare-and-swap is settled by the next read, which shows whether another process holds
             // the lease.
-            Err(error) if error.is_conflict() && step == Step::Renew => Err(error),
-            Err(error) if error.is_conflict() => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.is_conflict() && step != Step::Renew => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // The answer to the call that took the lease may have come too late: then the term begins with a renewal.
+        if step != Step::Renew || self.term.borrow().is_none() {
+            if let Some(want) = self.with_lower_number(&lease) {
+                lease = bounded(what("numbering"), api.replace(LEASE_NAME, &post_params(), &want)).await?;
+            }
+            // After a jump, what this process has read is older than it knows: it ends before this term begins.
+            if !self.clock.has_jumped() {
+                self.clock.begin_term(written_at(&lease), server_ahead(&self.before));
+            }
+        } else if let Some(server) = written_at(&lease) {
+            self.clock.hold_against(server);
         }
+        Ok(Some(epoch(&lease)))
+    }
+
+    /// The lease to write before the term begins, if this machine's clock is ahead of the API server's: the number of the term by the
+    /// server's clock. The Lease keeps a number that is too high, and nodes refuse all commands until time has caught up with it.
+    /// One that is too low lasts for a term.
+    fn with_lower_number(&self, lease: &Lease) -> Option<Lease> {
+        let server = written_at(lease).filter(|server| !agree(self.clock.now(), *server))?;
+        let spec = lease.spec.clone().unwrap_or_default();
+        let number = next_epoch(&self.before, server);
+        let is_lower = spec.lease_transitions.is_some_and(|current| number < current);
+        let spec = Some(LeaseSpec { lease_transitions: Some(number), ..spec });
+        is_lower.then(|| Lease { spec, ..lease.clone() })
     }
 
     /// The lease to write.
@@ -231,10 +249,8 @@ impl Election {
         let now = self.clock.now();
         let spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let (transitions, acquired) = match step {
-            Step::Create => (first_epoch(now), Some(MicroTime(now))),
-            // A Lease that was restored from a backup has a lower number than the nodes have already obeyed.
-            Step::Take => {
-                (spec.lease_transitions.unwrap_or(0).saturating_add(1).max(first_epoch(now)), Some(MicroTime(now)))
+            Step::Create | Step::Take => {
+                (old.map_or_else(|| first_epoch(now), |old| next_epoch(old, now)), Some(MicroTime(now)))
             }
             Step::Renew | Step::Wait => (spec.lease_transitions.unwrap_or(0), spec.acquire_time.clone()),
         };
@@ -286,9 +302,22 @@ fn written_at(lease: &Lease) -> Option<Timestamp> {
     ours.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
 }
 
+/// By how much the API server's clock was ahead of the holder's at its last write.
+fn server_ahead(lease: &Lease) -> Option<SignedDuration> {
+    let renewed = lease.spec.as_ref()?.renew_time.as_ref()?.0;
+    Some(written_at(lease)?.duration_since(renewed))
+}
+
 /// The term's number in the lease.
 fn epoch(lease: &Lease) -> u64 {
     lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0).max(0).unsigned_abs().into()
+}
+
+/// Number of the term that takes this lease. A Lease that was restored from a backup has a lower number than the nodes have already
+/// obeyed.
+fn next_epoch(before: &Lease, now: Timestamp) -> i32 {
+    let before = before.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0);
+    before.saturating_add(1).max(first_epoch(now))
 }
 
 /// Number of the first term of a new lease. Nodes refuse commands of a lower term than they have seen, so a lease that somebody

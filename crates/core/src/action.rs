@@ -1,4 +1,5 @@
-//! The list of actions. What an action is stands in its file below `action/`; how it proceeds, in its file below `procedure/`.
+//! The list of actions. What an action is stands in its file below `action/`; how it proceeds, in `procedure.rs`, or in its file
+//! below `procedure/`.
 
 mod cleanup_orphans;
 mod cordon;

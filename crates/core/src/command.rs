@@ -170,6 +170,8 @@ pub enum OutcomeState {
     Failed,
 }
 
+/// How far the node's clock may differ from the leader's before the node refuses a timely command.
+pub const CLOCK_SLACK: Duration = Duration::from_hours(1);
 /// Time from the start of a command to its answer: an executor shortens what it does to answer by then.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(170);
 

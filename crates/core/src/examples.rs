@@ -39,6 +39,14 @@ pub fn done<T>(value: T) -> Reading<T> {
     Reading::Done { value, age: Duration::ZERO, took: Duration::from_millis(5) }
 }
 
+/// What was seen, to be changed.
+pub fn seen<T>(reading: &mut Reading<T>) -> &mut T {
+    match reading {
+        Reading::Done { value, .. } => value,
+        _ => panic!("nothing was seen"),
+    }
+}
+
 /// A pod of this name.
 pub fn pod(name: &str) -> PodRef {
     PodRef { namespace: "default".into(), name: name.into(), uid: format!("uid-{name}") }
@@ -240,23 +248,21 @@ impl Node {
 
     /// The lists of the runtime, to be changed.
     pub fn list(&mut self) -> &mut ListRound {
-        match &mut self.lists {
-            Reading::Done { value, .. } => value,
-            _ => panic!("no list"),
-        }
+        seen(&mut self.lists)
+    }
+
+    /// The process table, to be changed.
+    pub fn process_table(&mut self) -> &mut ProcessTable {
+        seen(&mut self.processes)
     }
 
     /// The processes, to be changed.
     pub fn table(&mut self) -> &mut Vec<ProcessSeen> {
-        match &mut self.processes {
-            Reading::Done { value, .. } => &mut value.processes,
-            _ => panic!("no table"),
-        }
+        &mut self.process_table().processes
     }
 
     /// A process of that name that waits uninterruptibly, so that nothing of it could be read.
     pub fn unproven(&mut self, command: &str, possible_role: PossibleRole) {
-        let Reading::Done { value, .. } = &mut self.processes else { panic!("no table") };
         let age = Duration::from_mins(10);
         let waited = Some(Duration::ZERO);
         let one = UnprovenProcess {
@@ -268,31 +274,22 @@ impl Node {
             command: command.into(),
             possible_role,
         };
-        value.unproven.push(one);
+        self.process_table().unproven.push(one);
     }
 
     /// What was seen of the kubelet, to be changed.
     pub fn kubelet(&mut self) -> &mut KubeletSeen {
-        match &mut self.kubelet {
-            Reading::Done { value, .. } => value,
-            _ => panic!("no kubelet"),
-        }
+        seen(&mut self.kubelet)
     }
 
     /// What was seen of the host, to be changed.
     pub fn host(&mut self) -> &mut HostSeen {
-        match &mut self.host {
-            Reading::Done { value, .. } => value,
-            _ => panic!("no look at the host"),
-        }
+        seen(&mut self.host)
     }
 
     /// What was seen of the disks, to be changed.
     pub fn disks(&mut self) -> &mut DisksSeen {
-        match &mut self.disks {
-            Reading::Done { value, .. } => value,
-            _ => panic!("no look at the disks"),
-        }
+        seen(&mut self.disks)
     }
 
     /// The shim of this sandbox, to be changed.

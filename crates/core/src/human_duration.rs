@@ -1,7 +1,7 @@
 //! Durations as people write them: `90s`, `5m`, `1h30m`.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -72,6 +72,29 @@ impl Visitor<'_> for Text {
     }
 }
 
+/// Hours, minutes and seconds of any length, as [`written`] writes them; `None` for any other text.
+pub fn read(text: &str) -> Option<Duration> {
+    let (mut rest, mut total) = (text, 0_u64);
+    for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
+        let Some((number, tail)) = rest.split_once(unit) else { continue };
+        let is_number = (1..=6).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+        total += number.parse::<u64>().ok().filter(|_| is_number)? * seconds;
+        rest = tail;
+    }
+    (rest.is_empty() && !text.is_empty()).then(|| Duration::from_secs(total))
+}
+
+/// Any number of seconds as people write it: `0s`, `1m30s`, `36h10m`.
+pub fn written(seconds: u64) -> String {
+    let units = [("h", seconds / 3600), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let mut text = String::new();
+    for (unit, amount) in units.into_iter().filter(|(_, amount)| *amount > 0) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{amount}{unit}");
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 impl HumanDuration {
     /// A duration of that many seconds, forced into 1 s to 24 h.
     pub fn from_secs(seconds: u64) -> Self {
@@ -95,20 +118,7 @@ impl FromStr for HumanDuration {
                 "{text:?} is not a duration: expected hours, minutes and seconds from 1s to 24h, such as 90s, 5m or 1h30m"
             )
         };
-        let (mut rest, mut total) = (text, 0_u64);
-        for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
-            let Some(end) = rest.find(unit) else { continue };
-            let (number, tail) = rest.split_at(end);
-            if number.is_empty() || number.len() > 6 || !number.bytes().all(|b| b.is_ascii_digit()) {
-                return Err(fail());
-            }
-            total += number.parse::<u64>().map_err(|_| fail())? * seconds;
-            rest = tail.get(1..).unwrap_or_default();
-        }
-        let value = Duration::from_secs(total);
-        if !rest.is_empty() || text.is_empty() {
-            return Err(fail());
-        }
+        let value = read(text).ok_or_else(fail)?;
         if !(MIN..=MAX).contains(&value) {
             return Err(format!("expected a duration from 1s to 24h, found {text:?}"));
         }
@@ -124,13 +134,7 @@ impl From<HumanDuration> for String {
 
 impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        for (unit, amount) in [("h", seconds / 3600), ("m", seconds / 60 % 60), ("s", seconds % 60)] {
-            if amount > 0 {
-                write!(f, "{amount}{unit}")?;
-            }
-        }
-        Ok(())
+        f.write_str(&written(self.0.as_secs()))
     }
 }
 
@@ -169,6 +173,7 @@ mod tests {
             assert_eq!(duration.get().as_secs(), seconds);
             assert_eq!(duration.to_string(), out);
         }
+        assert_eq!([0, 90_060].map(written), ["0s", "25h1m"]);
     }
 
     #[test]

@@ -206,8 +206,12 @@ impl PlanSettings {
     /// executor that has read the command, and cannot see that it is withdrawn, may begin it within its time to live.
     pub fn latest_execution(&self, step: &StepRecord) -> Option<Timestamp> {
         let ended_at = step.finished_at.filter(|_| step.is_unanswered())?;
-        let ttl = Duration::from_secs(self.command_ttl_seconds.into());
-        ended_at.checked_add(self.cache_lag.saturating_add(ttl).saturating_add(ANSWERED_WITHIN)).ok()
+        ended_at.checked_add(self.cache_lag.saturating_add(self.execution_time())).ok()
+    }
+
+    /// How long an executor that reads a command may take until it has answered.
+    pub fn execution_time(&self) -> Duration {
+        Duration::from_secs(self.command_ttl_seconds.into()).saturating_add(ANSWERED_WITHIN)
     }
 }
 

@@ -4,7 +4,6 @@
 //! carries out and answers.
 
 pub(crate) mod boot;
-mod cleanup_orphans;
 mod cordon;
 mod delete_pod;
 mod drain;
@@ -19,15 +18,15 @@ mod reboot;
 mod release_hung_process;
 mod restart;
 mod taint;
-mod thaw_cgroup;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::action::Action;
+use super::action::{Action, CleanupOrphans, ThawCgroup};
 use super::context::{Block, ClusterContext, NodeContext, ObservedFault, Requeue, of_policy};
 use super::fault::Fault;
+use super::faults::Helps;
 use super::plan::{Effect, Operation};
 use super::policy::{Policy, Rule, Step};
 use super::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
@@ -121,18 +120,17 @@ impl Verification {
 ///
 /// | then | method |
 /// |---|---|
-/// | the next step follows: this one cannot help | `addresses`, `require_progress`, `require_untried` |
+/// | the next step follows: this one cannot help | `addresses`, `require_applicable`, `require_progress`, `require_untried` |
 /// | the next step follows: this one is done | `is_done` |
 /// | a new remediation skips the step; an open one waits | `require_available` |
 /// | the step is recorded as skipped, and the next one follows | `skip_reason` |
 /// | the step waits, and is skipped after its block timeout | `admit`; for what earlier steps prepare, `require_prepared` |
 /// | the next round waits; or no further round follows | `admit_round`; `end_reason` |
 pub(crate) trait Procedure {
-    /// Whether the action can do anything about the fault at all.
-    ///
-    /// # Errors
-    /// Why not, for people.
-    fn addresses(&self, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str>;
+    /// Whether the action can do anything about this very fault, of a kind that it addresses.
+    fn require_applicable(&self, _fault: &Fault, _node: &NodeContext<'_>) -> Result<(), &'static str> {
+        Ok(())
+    }
 
     /// Whether it is worth waiting for the action any longer.
     fn require_progress(&self, _fault: &Fault, _node: &NodeContext<'_>, _rule: &Rule) -> Result<(), &'static str> {
@@ -232,6 +230,18 @@ pub(crate) trait Procedure {
     fn withdraws_command(&self, _record: &StepRecord, _is_late: bool, _is_wanted: bool) -> bool {
         false
     }
+}
+
+impl Procedure for CleanupOrphans {}
+impl Procedure for ThawCgroup {}
+
+/// Whether the action can do anything about the fault at all.
+///
+/// # Errors
+/// Why not, for people.
+pub(crate) fn addresses(action: &Action, fault: &Fault, node: &NodeContext<'_>) -> Helps {
+    (action.traits().addresses)(fault.kind)?;
+    of(action).require_applicable(fault, node)
 }
 
 /// How this action proceeds.

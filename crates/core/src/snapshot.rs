@@ -87,6 +87,8 @@ pub struct ReportView {
     pub node_uid: Option<String>,
     /// `spec.suspend` with its reason.
     pub suspended: Option<String>,
+    /// Why the object cannot be read, if so. It is unknown then what it says, so nothing is done on the node.
+    pub unreadable: Option<String>,
     /// The last heartbeat. `None`: the probe has never reported.
     pub heartbeat: Option<Heartbeat>,
     /// Faults that the probe reports, bounded.

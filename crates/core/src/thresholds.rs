@@ -16,6 +16,8 @@ pub struct Confirmation {
     pub interval: Duration,
     /// Least time since the fault was first seen: the grace period in which Kubernetes resolves it by itself.
     pub grace_period: Duration,
+    /// Whether the fault may only be slowness, since the node is short of a resource.
+    pub may_be_slow: bool,
 }
 
 impl Confirmation {
@@ -40,7 +42,8 @@ impl Confirm {
     /// Creates a confirmation of `checks` checks, with `interval` seconds between them and a grace period of `grace_period`
     /// seconds.
     pub const fn new(key: &'static str, checks: u32, interval: u64, grace_period: u64) -> Self {
-        let shipped = Confirmation { checks, interval: secs(interval), grace_period: secs(grace_period) };
+        let shipped =
+            Confirmation { checks, interval: secs(interval), grace_period: secs(grace_period), may_be_slow: false };
         Self { key, shipped, may_be_slow: false, waits_for_kubelet: false }
     }
 
@@ -161,7 +164,7 @@ pub fn task_max_age(tasks: usize, kind: RuntimeKind) -> Duration {
 }
 
 /// How long the probe waits on a node that is short of a resource.
-const GRACE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
+pub(crate) const GRACE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
 
 /// A longer limit counts as this one: a time that waits for the kubelet must come to an end.
 const LONGEST_REQUEST_TIMEOUT: Duration = Duration::from_hours(1);
@@ -177,6 +180,7 @@ impl Thresholds {
         }
         if of.may_be_slow && self.under_pressure {
             confirmation.grace_period = confirmation.grace_period.max(GRACE_UNDER_PRESSURE);
+            confirmation.may_be_slow = true;
         }
         confirmation
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
 use super::faults::kubelet;
 use super::finding::{Findings, Harm, Known, Sighting, Verdict};
-use super::thresholds::{Confirmation, Thresholds};
+use super::thresholds::{Confirmation, GRACE_UNDER_PRESSURE, Thresholds};
 use lives::Lives;
 
 /// Most entries kept at once, reported or not. The tracker counts what does not fit.
@@ -84,6 +84,9 @@ struct Entry {
     /// The same checks, counted at the interval that applies without a kubelet.
     seen_without_kubelet: Count,
     clean: Count,
+    /// Whether a check counted that may have shown mere slowness: pressure that ends makes it no stronger.
+    #[serde(default)]
+    may_be_slow: bool,
     severity: Severity,
     subject: Subject,
     target: Target,
@@ -262,6 +265,7 @@ impl Entry {
             seen: Count::default(),
             seen_without_kubelet: Count::default(),
             clean: Count::default(),
+            may_be_slow: false,
             severity: sighting.severity,
             subject: sighting.subject.clone(),
             target: sighting.target.clone(),
@@ -285,6 +289,7 @@ impl Entry {
     /// `alone`: no kubelet runs that could have created the object or could remove it. Checks from before do not count then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
         // The fault has been present since then, so the first check counts as of that time.
+        self.may_be_slow |= sighting.confirm.may_be_slow;
         let is_first = self.seen.checks == 0;
         if is_first {
             self.first_seen = self.first_seen.min(sighting.since);
@@ -310,7 +315,9 @@ impl Entry {
 
     fn is_enough(&self, sighting: &Sighting, alone: bool) -> bool {
         let long = self.last_check.saturating_sub(self.first_seen);
-        let enough = |count: &Count, need: &Confirmation| count.checks >= need.checks && long >= need.grace_period;
+        let least = if self.may_be_slow { GRACE_UNDER_PRESSURE } else { Duration::ZERO };
+        let enough =
+            |count: &Count, need: &Confirmation| count.checks >= need.checks && long >= need.grace_period.max(least);
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         enough(&self.seen, &sighting.confirm)
             || other.is_some_and(|other| enough(&self.seen_without_kubelet, &other.confirm))
@@ -329,6 +336,7 @@ impl Entry {
         self.state = FaultState::Suspected;
         self.hidden = true;
         (self.seen, self.seen_without_kubelet, self.clean) = (Count::default(), Count::default(), Count::default());
+        self.may_be_slow = false;
     }
 
     fn fault(&self, id: &str, now: Duration) -> Fault {

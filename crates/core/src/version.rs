@@ -146,8 +146,11 @@ fn hint(part: &str) -> String {
     if part.starts_with(['~', '^', '!']) {
         return format!(": there is no {}, write `=1.7` for all of 1.7, or `>=1.7.3 <2`", part.trim_end_matches(rest));
     }
-    if part.starts_with(|c: char| c.is_ascii_digit() || c == 'v') {
-        return format!(": a version needs a comparison, write `={part}`");
+    let bare = rest.strip_prefix('v').unwrap_or(rest);
+    let numbers = bare.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let numbers = bare.strip_suffix(numbers).unwrap_or(bare).trim_end_matches('.');
+    if rest == part && Bound::parse(&format!("={numbers}")).is_some() {
+        return format!(": a version needs a comparison, write `={numbers}`, or `>={numbers}` for later ones, too");
     }
     format!(
         ": {part:?} is no comparison by >=, >, <=, < or = with one to three numbers, without what vendors or pre-releases add"
@@ -287,6 +290,9 @@ mod tests {
         );
         for (text, hint) in [
             ("1.7", "write `=1.7`"),
+            ("1.29+", "write `=1.29`, or `>=1.29` for later ones, too"),
+            ("v1.29.x", "write `=1.29`, or"),
+            ("1.7.2.4", "\"1.7.2.4\" is no comparison"),
             ("> 1.7", "no space between > and the version"),
             (">=1.7,<1.8", "a space between them"),
             ("~1.7", "there is no ~"),
@@ -309,6 +315,14 @@ mod tests {
             if let Ok(range) = Range::parse(&text) {
                 prop_assert!(!range.is_empty());
                 prop_assert_eq!(Range::parse(&range.to_string()), Ok(range), "it is shown as it is read");
+            }
+        }
+
+        #[test]
+        fn what_is_advised_is_a_range(text in "[<>=~^!v]{0,2}[0-9]{1,2}[.x+-]{0,2}[0-9]{0,2}[.x+-]{0,2}") {
+            let error = Range::parse(&text).err().unwrap_or_default();
+            for advised in error.split("write ").skip(1).flat_map(|rest| rest.split('`').skip(1).step_by(2)) {
+                prop_assert!(Range::parse(advised).is_ok(), "{text}: {error}");
             }
         }
 

@@ -76,7 +76,7 @@ fn no_schedule(text: &str, error: &str) -> String {
         let hint = if field.contains('-') { "; a range goes from the lower to the higher" } else { "" };
         Cron::from_str(&alone.join(" ")).is_err().then(|| format!("{field:?} is no {name}{hint}"))
     });
-    format!("schedule: {text:?} is none: {}", wrong.as_deref().unwrap_or(error))
+    format!("schedule: {text:?} is not a schedule: {}", wrong.as_deref().unwrap_or(error))
 }
 
 /// Why a step may not start now.
@@ -321,7 +321,7 @@ mod tests {
         };
         assert!(refused("0 22 * *", "UTC").contains("five fields"));
         assert!(refused("* * 0 22 * *", "UTC").contains("five fields"));
-        assert!(refused("61 22 * * *", "UTC").contains("is none"));
+        assert!(refused("61 22 * * *", "UTC").contains("is not a schedule"));
         // Which field it is.
         assert!(refused("61 22 * * *", "UTC").ends_with("\"61\" is no minute (0-59)"));
         assert!(refused("0 25 * * *", "UTC").ends_with("\"25\" is no hour (0-23)"));

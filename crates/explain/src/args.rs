@@ -12,7 +12,7 @@ use nrh_terminal::OutputArgs;
 pub struct ExplainArgs {
     /// The node. With `--file` it may be left out when the file holds one node only.
     pub node: Option<String>,
-    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints them.
+    /// Read the objects from a file (`-`: standard input) instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
     /// How to print.

@@ -47,6 +47,9 @@ pub(super) struct Explanation<'a> {
     pub invalid: Vec<&'a str>,
     /// How many more cannot be used.
     pub invalid_omitted: usize,
+    /// Policies that are not valid, so that nobody knows whether they select the node; at most 20.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unusable_policies: Vec<&'a str>,
     /// How often the node changes, while that is more than a reboot causes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flapping: Option<String>,
@@ -59,6 +62,9 @@ pub(super) struct Explanation<'a> {
     /// Whether the controller last wrote that it is blocked there. It knows more than these objects: its ledger, its rights, whether the
     /// admission policies are in force.
     pub controller_is_blocked: bool,
+    /// Steps that are passed over now, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<String>,
     /// Actions that start now, by these objects.
     pub now: Vec<String>,
     /// Steps that people have requested and that have not started.
@@ -191,11 +197,13 @@ impl<'a> Explanation<'a> {
                 .collect(),
             invalid: invalid.iter().take(MOST_INVALID).map(String::as_str).collect(),
             invalid_omitted: invalid.len().saturating_sub(MOST_INVALID),
+            unusable_policies: snapshot.unusable_policies.iter().take(MOST_INVALID).map(String::as_str).collect(),
             flapping: snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()).map(FlapView::describe),
             faults: reported.chain(own).map(|fault| explained(node, fault, snapshot, decided)).collect(),
             controller_is_blocked: !messages.is_empty(),
             controller_messages: activity.into_iter().chain(messages.into_iter().map(String::as_str)).collect(),
             controller_faults: beyond,
+            passed_over: decided.effects.iter().flat_map(|effect| passed_over(node, effect, snapshot)).collect(),
             now: decided.effects.iter().filter_map(|effect| starts(node, effect)).collect(),
             manual_requests: requests
                 .take(MOST_REMEDIATIONS)
@@ -255,6 +263,15 @@ fn recorded(remediation: &Remediation) -> Recorded<'_> {
         message: &remediation.message,
         attempts: &remediation.steps,
     }
+}
+
+/// The steps that this effect records as ended before they began: skipped, or of a dry run.
+fn passed_over(node: &str, effect: &Effect, snapshot: &Snapshot) -> Vec<String> {
+    let (Effect::WriteRemediation(written) | Effect::BeginManualRequest(written)) = effect else { return Vec::new() };
+    let known = snapshot.remediations.get(&written.name).map(|known| known.steps.as_slice()).unwrap_or_default();
+    let is_new = |step: &&StepRecord| known.iter().all(|known| known.operation_id != step.operation_id);
+    let ended = written.steps.iter().filter(|step| written.node == node && step.state.is_final()).filter(is_new);
+    ended.map(|step| format!("{}: {}", step.phrase(), step.message)).collect()
 }
 
 /// The action that this effect starts on the node, if any.

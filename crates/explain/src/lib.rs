@@ -139,7 +139,12 @@ mod tests {
         })
         .unwrap();
         assert!(text.contains("(spec.suspend of its NodeRuntimeHealth): by ann: disk swap"), "{text}");
-        assert!(text.contains("the node is excluded: remediation of node worker-1 is suspended (spec.suspend of its NodeRuntimeHealth): by ann"), "{text}");
+        assert!(
+            text.contains(
+                "\n  remediation of node worker-1 is suspended (spec.suspend of its NodeRuntimeHealth): by ann"
+            ),
+            "{text}"
+        );
         // An object from before the name was required.
         let before =
             explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();
@@ -172,6 +177,8 @@ mod tests {
     fn a_broken_policy_is_named_with_its_error() {
         let text = explained(|saved| saved.replace("signal: SIGCONT", "signal: Hup")).unwrap();
         assert!(text.contains("policy default cannot be used"), "{text}");
+        assert!(text.contains("blocked (NoPolicy): no policy selects node worker-1"), "{text}");
+        assert!(text.contains("not considered, since not valid: default\n"), "{text}");
     }
 
     #[test]
@@ -184,7 +191,24 @@ mod tests {
             )
         })
         .unwrap();
-        assert!(text.contains("last report 18000 s ago") && !text.contains("starts now: Release"), "{text}");
+        assert!(text.contains("last report 5h ago") && !text.contains("starts now: Release"), "{text}");
+        let found = text.split("fault ProbeNotReporting").nth(1).unwrap_or_default();
+        assert!(found.contains("found by the controller, last report 5h ago\n"), "{text}");
+        assert!(!found.contains("present for") && !found.contains("checks in a row"), "{text}");
+    }
+
+    #[test]
+    fn a_step_that_is_passed_over_is_told_with_the_reason_and_what_follows_it() {
+        let text = explained(|saved| {
+            let notify = "releaseHungProcess: {signal: SIGCONT}\n      - action: Notify";
+            let enforcing =
+                saved.replace("mode: DryRun", "mode: Enforce").replace("actionsEnabled: true", "actionsEnabled: false");
+            enforcing.replace("releaseHungProcess: {signal: SIGCONT}", notify)
+        })
+        .unwrap();
+        let (before, after) = text.split_once("  starts now: Notify").unwrap();
+        assert!(before.contains("  passed over: ReleaseHungProcess(SIGCONT): "), "{text}");
+        assert!(!after.contains("passed over"), "{text}");
     }
 
     #[test]
@@ -253,7 +277,10 @@ mod tests {
         });
         let text = text.unwrap();
         assert!(text.contains("NodeRuntimeHealth worker-1 cannot be used: ") && text.contains("Dreadful"), "{text}");
-        assert!(text.contains("its report cannot be read") && !text.contains("starts now: "), "{text}");
+        assert!(text.contains("\n  NodeRuntimeHealth worker-1 cannot be read (status.faults[0]"), "{text}");
+        for absent in ["starts now: ", "suspend", "no fault"] {
+            assert!(!text.contains(absent), "{absent:?} is in:\n{text}");
+        }
         // The object of another node does not affect this one.
         let other = "- {apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: w2}, spec: 7, status: {}}\n";
         let text = explained(|saved| format!("{}\n{other}", saved.trim_end()).replace("mode: DryRun", "mode: Enforce"));

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::report::{calls, collectors, seen};
+use super::report::{by_probe, calls, collectors, lasting, seen};
 use crate::args::StatusArgs;
 use nrh_api::health::ProbeMode;
 use nrh_api::local::{LocalStatus, SOCKET};
@@ -70,7 +70,12 @@ fn text(local: &LocalStatus) -> String {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
             let can = if probe.actions_enabled { "actions are enabled" } else { "actions are disabled" };
-            let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last diagnosis {ago} s ago", probe.version);
+            let _ = writeln!(
+                out,
+                "  probe: version {}, a {mode}, {can}; last diagnosis {} ago",
+                probe.version,
+                lasting(ago)
+            );
         }
         _ => {
             let _ = writeln!(out, "  probe: has started, no diagnosis yet: retry in a few seconds");
@@ -104,7 +109,7 @@ fn text(local: &LocalStatus) -> String {
         let _ = writeln!(out, "  {kind:<24} {standing:<8} {reason}: {}", condition.message);
     }
     for fault in &status.faults {
-        seen(&mut out, fault);
+        seen(&mut out, fault, &by_probe(fault));
     }
     if local.judged_seconds.is_some() && status.faults.is_empty() {
         let _ = writeln!(out, "  no fault");
@@ -122,10 +127,10 @@ fn text(local: &LocalStatus) -> String {
 fn delivery(local: &LocalStatus) -> String {
     let taken = local.report_taken_seconds.map_or_else(
         || "has taken no report of this probe yet".to_owned(),
-        |ago| format!("took the last report {ago} s ago"),
+        |ago| format!("took the last report {} ago", lasting(ago)),
     );
     match local.report_failing_seconds {
-        Some(seconds) => format!("{taken}; calls have failed for {seconds} s: {}", local.report_error),
+        Some(seconds) => format!("{taken}; calls have failed for {}: {}", lasting(seconds), local.report_error),
         None => taken,
     }
 }

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use super::explanation::{ExplainedFault, Explanation};
-use super::report::{collectors, seen};
+use super::report::{by_probe, collectors, lasting, seen};
 use nrh_api::suspension::suspended_everywhere;
-use nrh_core::fault::FaultState;
+use nrh_core::blocked::BlockReason;
+use nrh_core::fault::{Fault, FaultState};
+use nrh_core::faults::ShowsIn;
 use nrh_core::moment::clock;
 
 /// The explanation as text for people. A write to a string cannot fail, so its results are ignored.
@@ -16,7 +18,7 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         let _ = writeln!(out, "  {}", suspended_everywhere(by));
     }
     if let Some(why) = &explanation.excluded {
-        let _ = writeln!(out, "  the node is excluded: {why}");
+        let _ = writeln!(out, "  {why}");
     }
     if let Some(why) = &explanation.report_unused {
         let _ = writeln!(out, "  {why}");
@@ -25,13 +27,17 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         let can = if probe.actions_enabled { "actions are enabled" } else { "actions are disabled" };
         let (last, interval) = (probe.last_report_seconds, probe.interval_seconds);
         let next = match interval.checked_sub(last) {
-            Some(left) => format!("the next one within {left} s"),
-            None => format!("it was expected within {interval} s"),
+            Some(left) => format!("the next one within {}", lasting(left)),
+            None => format!("it was expected within {}", lasting(interval)),
         };
-        let _ = writeln!(out, "  probe: last report {last} s ago, {next}; {can}");
+        let _ = writeln!(out, "  probe: last report {} ago, {next}; {can}", lasting(last));
     } else {
-        let what = if explanation.report_unreadable { "its report cannot be read" } else { "it has never reported" };
-        let _ = writeln!(out, "  probe: {what}, so nothing is known and nothing is done");
+        let what = if explanation.report_unreadable {
+            "its report cannot be read, so its faults are not known"
+        } else {
+            "it has never reported, so nothing is known and nothing is done"
+        };
+        let _ = writeln!(out, "  probe: {what}");
     }
     for line in &explanation.missing_capabilities {
         let _ = writeln!(out, "  missing: {line}");
@@ -50,7 +56,8 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
             "    match.minDuration adds up the times in which a fault was present, without short gaps; only the controller has seen those: a fault that is blocked here as MinDurationNotReached may be due sooner"
         );
     }
-    if explanation.faults.is_empty() && explanation.controller_faults.is_empty() {
+    let has_no_fault = explanation.faults.is_empty() && explanation.controller_faults.is_empty();
+    if has_no_fault && !explanation.report_unreadable {
         let what = match (&explanation.probe, explanation.collectors.as_slice()) {
             (None, _) => "no fault is known",
             (Some(_), []) => "no fault",
@@ -59,10 +66,13 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         let _ = writeln!(out, "  {what}");
     }
     for fault in &explanation.faults {
-        one(&mut out, fault, explanation.report_unused.is_some());
+        one(&mut out, fault, explanation);
     }
     of_the_controller(&mut out, explanation);
     let how = if explanation.controller_is_blocked { "would start now, by these objects" } else { "starts now" };
+    for step in &explanation.passed_over {
+        let _ = writeln!(out, "  passed over: {step}");
+    }
     for action in &explanation.now {
         let _ = writeln!(out, "  {how}: {action}");
     }
@@ -72,7 +82,7 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
     remediations(&mut out, explanation);
     match explanation.decided_again_seconds {
         Some(seconds) => {
-            let _ = writeln!(out, "  the controller decides again within {seconds} s, or at any change");
+            let _ = writeln!(out, "  the controller decides again within {}, or at any change", lasting(seconds));
         }
         None => {
             let _ = writeln!(out, "  the controller decides again at the next change");
@@ -105,13 +115,23 @@ fn last_written(out: &mut String, explanation: &Explanation<'_>) {
     }
 }
 
-fn one(out: &mut String, explained: &ExplainedFault<'_>, is_unused: bool) {
-    seen(out, explained.fault);
+/// Since when a fault is known, and to whom. The age of one that the controller finds is in no object.
+fn since(fault: &Fault, explanation: &Explanation<'_>) -> String {
+    let last = explanation.probe.as_ref().map(|probe| lasting(probe.last_report_seconds));
+    match last.filter(|_| fault.kind.spec().shows_in == ShowsIn::Heartbeats) {
+        Some(last) => format!("found by the controller, last report {last} ago"),
+        None if fault.kind.is_cluster_fault() => "found by the controller".to_owned(),
+        None => by_probe(fault),
+    }
+}
+
+fn one(out: &mut String, explained: &ExplainedFault<'_>, explanation: &Explanation<'_>) {
+    seen(out, explained.fault, &since(explained.fault, explanation));
     match (explained.policy, explained.rule) {
         (Some(policy), Some(rule)) => {
             let _ = writeln!(out, "    policy {policy}, rule {rule}: {}", explained.steps.join(" → "));
         }
-        _ if is_unused => {}
+        _ if explanation.report_unused.is_some() => {}
         _ => {
             let _ = writeln!(out, "    no known policy has a rule for it");
         }
@@ -121,6 +141,11 @@ fn one(out: &mut String, explained: &ExplainedFault<'_>, is_unused: bool) {
     }
     for blocked in &explained.blocked {
         let _ = writeln!(out, "    blocked ({:?}): {}", blocked.reason, blocked.message);
+    }
+    let may_be_missing = |reason| matches!(reason, BlockReason::NoPolicy | BlockReason::NoRule);
+    let unusable = explanation.unusable_policies.join(", ");
+    if explained.blocked.iter().any(|blocked| may_be_missing(blocked.reason)) && !unusable.is_empty() {
+        let _ = writeln!(out, "    not considered, since not valid: {unusable}");
     }
 }
 

@@ -170,7 +170,8 @@ impl Collectors {
         Self { shared, running }
     }
 
-    /// A copy of what every collector knew at `at`; never waits. `now` is the same moment on the node's monotonic clock.
+    /// A copy of what every collector knew at `at`; never waits. `now` is the same moment on the node's clock that stands still while
+    /// the node is suspended.
     pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
         let lists = lock(&shared.lists).reading(at);

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,6 +78,9 @@ pub enum CriError {
     /// The server does not know the call: it is no container runtime, or another kind of one.
     #[error("this is no runtime of the expected kind: {0}")]
     Unimplemented(String),
+    /// This process could not connect, for a reason that says nothing about the runtime: it may lack open files or memory.
+    #[error("this process could not connect to the runtime: {0}")]
+    Unavailable(String),
     /// No process accepts connections at the socket.
     #[error("cannot connect to the runtime: {0}")]
     Unreachable(String),
@@ -302,9 +306,13 @@ async fn channel(socket: &Path) -> Result<Channel, CriError> {
 fn refused(socket: &Path, error: &std::io::Error) -> CriError {
     let text = bounded(&format!("{}: {error}", socket.display()), MAX_ERROR);
     match error.kind() {
-        std::io::ErrorKind::PermissionDenied => CriError::Forbidden(text),
-        std::io::ErrorKind::NotFound => CriError::Missing(text),
-        _ => CriError::Unreachable(text),
+        ErrorKind::PermissionDenied => CriError::Forbidden(text),
+        ErrorKind::NotFound => CriError::Missing(text),
+        // `WouldBlock`: too many wait to be accepted already.
+        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::NotConnected | ErrorKind::WouldBlock => {
+            CriError::Unreachable(text)
+        }
+        _ => CriError::Unavailable(text),
     }
 }
 

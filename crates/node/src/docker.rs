@@ -71,9 +71,10 @@ impl Docker {
     /// Name and version.
     ///
     /// # Errors
-    /// The same for every call here: [`CriError::Missing`], [`CriError::Forbidden`] and [`CriError::Unreachable`] when no
-    /// question can be sent, [`CriError::Deadline`], [`CriError::TooLarge`], [`CriError::NotKept`] and [`CriError::Cut`] when no
-    /// complete answer came, [`CriError::Unimplemented`] when the server is not Docker.
+    /// The same for every call here: [`CriError::Missing`], [`CriError::Forbidden`], [`CriError::Unavailable`] and
+    /// [`CriError::Unreachable`] when no question can be sent, [`CriError::Deadline`], [`CriError::TooLarge`],
+    /// [`CriError::NotKept`] and [`CriError::Cut`] when no complete answer came, [`CriError::Unimplemented`] when the server is
+    /// not Docker.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
         let answer: seen::Version = self.get("/version", None, MAX_SMALL, deadline).await?;
         Ok(answer.into_seen())

@@ -30,7 +30,7 @@ mod waits;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
-pub use clock::{age, boot_id, processor_time, uptime};
+pub use clock::{AwakeClock, age, awake, boot_id, processor_time, suspended, uptime};
 pub use daemon::Thread;
 pub use groups::Groups;
 pub use handle::{Handle, LockedFile};
@@ -55,7 +55,7 @@ pub struct RawProcess {
     pub cpu_ticks: u64,
     /// How many threads it has; 1 when only its entry is left.
     pub threads: u32,
-    /// Scheduler state letter.
+    /// Scheduler state letter of its first thread.
     pub state: char,
     /// Command name, at most 15 bytes for a user process. The process itself chooses it, so it is a hint only.
     pub command: String,
@@ -115,9 +115,9 @@ impl RawProcess {
         Self { pid, parent, start_ticks, cpu_ticks, threads, state, command, zombie_children: 0, living_children: 0 }
     }
 
-    /// Whether it has ended and only its entry is left.
+    /// Whether it has ended and only its entry is left. A process whose first thread has ended may still have other ones.
     pub const fn is_dead(&self) -> bool {
-        is_dead(self.state)
+        is_dead(self.state) && self.threads <= 1
     }
 }
 
@@ -126,5 +126,7 @@ pub const fn is_dead(state: char) -> bool {
     matches!(state, 'Z' | 'X' | 'x')
 }
 
+#[cfg(test)]
+pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ mod executor;
 mod judge;
 mod listen;
 mod marks;
+mod moment;
 mod requests;
 mod status;
 mod watchdog;
@@ -53,6 +54,7 @@ use nrh_core::thresholds::Thresholds;
 use command_queue::CommandQueue;
 use executor::{SelfCheck, agent_settings, executor};
 use judge::Evaluator;
+use moment::Moment;
 use requests::Requests;
 use status::About;
 
@@ -62,10 +64,6 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// Readings come in bursts. They are judged together, at most once in this interval at rest, and in the urgent interval
 /// while a fault is suspected.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Two clocks that are read within this time show the same moment.
-const APART: Duration = Duration::from_millis(100);
-/// Minimum difference of two clocks that shows a suspension of the node.
-const SUSPENDED: Duration = Duration::from_secs(2);
 const SETTLE_URGENT: Duration = Duration::from_millis(250);
 /// Maximum interval between two judgements: ages grow even if nothing new is observed.
 const TICK: Duration = Duration::from_secs(15);
@@ -99,7 +97,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let folder = || format!("cannot use the state folder {}", args.state_dir.display());
     let _lock = OneProbe::wait(&args.state_dir).await.with_context(folder)?;
     let file = StateFile::open(&args.state_dir, &boot_id).with_context(folder)?;
-    let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
+    let saved = file.load(proc::awake());
     let collectors = Arc::new(Collectors::start(CollectorSettings {
         sockets: named_sockets(&args),
         saved_endpoint: saved.endpoint.clone(),
@@ -233,16 +231,17 @@ impl Probe {
 
     async fn run(mut self) -> anyhow::Result<()> {
         let began = Instant::now();
-        let mut last = moment().context("cannot read the time")?;
+        let mut last = Moment::now();
         loop {
             self.self_check.start_if_due(&self.collectors);
-            let (uptime, at) = moment().context("cannot read the time")?;
-            if let Some(slept) = slept(last, (uptime, at)) {
+            let now = Moment::now();
+            let Moment { awake, at, .. } = now;
+            if let Some(slept) = now.slept_since(last) {
                 tracing::info!(seconds = slept.as_secs(), "the node was suspended");
                 self.collectors.was_suspended(slept);
             }
-            last = (uptime, at);
-            let seen = self.collectors.observations(uptime, at);
+            last = now;
+            let seen = self.collectors.observations(awake, at);
             if began.elapsed() >= FIRST_CHECKS || all_have_checked(&seen) {
                 self.judge(&seen, at);
             }
@@ -358,41 +357,4 @@ fn all_have_checked(seen: &Observations) -> bool {
         && checked(&seen.disks)
         && checked(&seen.port)
         && checked(&seen.bus)
-}
-
-/// Returns for how long the node was suspended between two moments. The node's monotonic clock counts that time, the
-/// collectors' clock does not.
-fn slept(last: (Duration, Instant), now: (Duration, Instant)) -> Option<Duration> {
-    let slept = now.0.saturating_sub(last.0).saturating_sub(now.1.saturating_duration_since(last.1));
-    (slept > SUSPENDED).then_some(slept)
-}
-
-/// Returns one moment on the node's monotonic clock and on the collectors' clock. If the two were read far apart, an
-/// old reading could look new.
-fn moment() -> std::io::Result<(Duration, Instant)> {
-    let mut tries = 8;
-    loop {
-        let at = Instant::now();
-        let uptime = proc::uptime(Path::new(proc::PROC))?;
-        tries -= 1;
-        if at.elapsed() < APART || tries == 0 {
-            return Ok((uptime, at));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_time_that_one_clock_counts_is_a_suspension() {
-        let (uptime, at) = (Duration::from_secs(100), Instant::now());
-        let later =
-            |uptime_s: u64, awake_s: u64| (uptime + Duration::from_secs(uptime_s), at + Duration::from_secs(awake_s));
-        assert_eq!(slept((uptime, at), later(15, 15)), None);
-        assert_eq!(slept((uptime, at), later(17, 15)), None, "the reads of both clocks are apart");
-        assert_eq!(slept((uptime, at), later(615, 15)), Some(Duration::from_mins(10)));
-        assert_eq!(slept((uptime, at), later(0, 15)), None);
-    }
 }

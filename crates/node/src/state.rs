@@ -64,7 +64,7 @@ pub struct KubeletProcess {
     pub start_ticks: u64,
     /// The start time by the wall clock, as first computed.
     pub began: Timestamp,
-    /// Whether a sandbox of a pod has been created since the start.
+    /// Whether a sandbox of a pod, or with CRI-O a container of one, has been created since the start.
     pub creates_pods: bool,
 }
 

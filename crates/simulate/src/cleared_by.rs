@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use nrh_core::action::{Action, MarkForReboot, Signal};
-use nrh_core::fault::{Daemon, FaultType, Subject, SubjectKind};
+use nrh_core::action::{Action, Signal};
 
 nrh_core::named! {
     /// What resolves a fault.
@@ -61,28 +60,5 @@ impl ClearedBy {
             Action::HandOff(_) => Self::HandOff,
             Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) | Action::Notify(_) => return None,
         })
-    }
-}
-
-/// Whether an action can do anything about a fault of this kind at all; otherwise the engine leaves the step out.
-///
-/// # Errors
-/// Why not.
-pub fn can_help(action: &Action, kind: FaultType) -> Result<(), &'static str> {
-    let remedy = &kind.spec().remedy;
-    // Where it depends on the subject, a restart helps the daemon that the fault is about.
-    let restart = |daemon, subject| (remedy.restart)(&Subject::of(subject)).of(daemon);
-    match action {
-        Action::ReleaseHungProcess(_) => remedy.hung_process.map(drop),
-        Action::CleanupOrphans(_) => remedy.leftover,
-        Action::ThawCgroup(_) => remedy.thaw,
-        Action::DeletePod(_) => remedy.new_pod,
-        Action::RestartKubelet(_) => restart(Daemon::Kubelet, SubjectKind::Kubelet),
-        Action::RestartRuntime(_) => restart(Daemon::Runtime, SubjectKind::Runtime),
-        Action::Reboot(_) => remedy.new_boot,
-        Action::MarkForReboot(_) => MarkForReboot::addresses(kind),
-        Action::HandOff(_) => remedy.other_machine,
-        Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) => remedy.fewer_pods,
-        Action::Notify(_) => Ok(()),
     }
 }

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cleared_by::can_help;
 use super::injected_fault::pod_like;
 use super::timeline::{FaultEvent, Timeline};
 use super::world::World;
@@ -65,7 +64,7 @@ fn useless_steps(policy: &Policy, rule: &Rule) -> Vec<String> {
     let conditions = (!rule.conditions.is_empty()).then_some(FaultType::NodeCondition);
     let kinds: Vec<FaultType> = rule.faults.iter().copied().chain(conditions).collect();
     let useless = |(number, step): (usize, &Step)| {
-        let why = kinds.iter().map(|kind| Some((kind, can_help(&step.action, *kind).err()?)));
+        let why = kinds.iter().map(|kind| Some((kind, (step.action.traits().addresses)(*kind).err()?)));
         let (kind, why) = why.collect::<Option<Vec<_>>>()?.into_iter().next()?;
         let (number, action) = (number + 1, step.action.kind().as_str());
         Some(format!(

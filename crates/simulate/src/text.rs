@@ -49,12 +49,12 @@ pub fn summary(account: &Account, start: Timestamp) -> String {
     let open = account.lines.iter().filter(|line| matches!(line.what, What::Open(_))).count();
     let left = match (open, account.blocked) {
         (0, 0) => String::new(),
-        (open, 0) => format!("; {} open then", count(open, "remediation is", "remediations are")),
-        (0, blocked) => format!("; {} blocked then", count(blocked, "fault is", "faults are")),
+        (open, 0) => format!("; at the end {} open", count(open, "remediation is", "remediations are")),
+        (0, blocked) => format!("; at the end {} blocked", count(blocked, "fault is", "faults are")),
         (open, blocked) => {
             let (open, blocked) =
                 (count(open, "remediation is", "remediations are"), count(blocked, "fault is", "faults are"));
-            format!("; {open} open then, {blocked} blocked")
+            format!("; at the end {open} open, {blocked} blocked")
         }
     };
     format!("{}TIME counts from {start}, and ends at {} ({end}){left}.\n", in_all(account), account.ended)

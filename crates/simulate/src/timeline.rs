@@ -136,7 +136,8 @@ impl Timeline {
     fn check(&self) -> anyhow::Result<()> {
         let names = self.names();
         ensure!(!names.is_empty(), "nodes: expected at least one");
-        ensure!(names.len() <= MAX_NODES, "nodes: expected at most {MAX_NODES}, found {}", names.len());
+        let found = self.nodes.iter().map(|nodes| nodes.count.unwrap_or(1)).fold(0, usize::saturating_add);
+        ensure!(found <= MAX_NODES, "nodes: expected at most {MAX_NODES}, found {found}");
         ensure!(self.events.len() <= MAX_EVENTS, "events: expected at most {MAX_EVENTS}, found {}", self.events.len());
         let empty = self.nodes.iter().find(|nodes| nodes.count == Some(0));
         ensure!(empty.is_none(), "nodes: count: expected at least 1, found 0");

@@ -49,6 +49,31 @@ fn what_is_there_instead_of_a_policy_is_told() {
 }
 
 #[test]
+fn what_cannot_be_read_hides_nothing_that_is_wrong_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule =
+        |fields: &str| format!("{{name: same, match: {{faults: [DiskFull]}}, steps: [{{action: Notify, {fields}}}]}}");
+    let rules = format!(
+        "rules: [{}, {}], windows: [{{type: Allow, schedule: '0 25 * * *', duration: 1h}}]",
+        rule("maxAttempts: x"),
+        rule("timeout: 1s")
+    );
+    let text = named("p");
+    let (start, _) = text.split_once("rules: ").unwrap();
+    let error = refused(folder.path(), &format!("{start}{rules}}}}}"));
+    for said in [
+        "spec.rules[0].steps[0].maxAttempts: invalid type: string \"x\", expected a whole number",
+        "spec.rules[0]: the name is used twice",
+        "spec.windows[0].schedule: \"0 25 * * *\" is not a schedule: \"25\" is no hour (0-23)",
+    ] {
+        assert!(error.contains(said), "{said:?} is missing in:\n{error}");
+    }
+    // What is left of a rule may be wrong only since a part of it was left out.
+    let typo = refused(folder.path(), &named("p").replace("faults: [DiskFull]", "faults: [DiskFul]"));
+    assert!(typo.contains("did you mean DiskFull?") && !typo.contains("expected at least one of faults"), "{typo}");
+}
+
+#[test]
 fn a_value_that_is_none_of_its_field_is_told_in_words_of_people() {
     let folder = tempfile::tempdir().unwrap();
     let with = |fields: &str| named("p").replace("spec: {", &format!("spec: {{{fields}, "));

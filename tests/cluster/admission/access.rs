@@ -12,15 +12,11 @@ use nrh_testbed::matrix::access::{Access, Answer, Row, answers};
 use serde_json::{Value, json};
 
 use crate::admission::callers::{Callers, UNLIMITED};
-use crate::admission::requests::{
-    COMMANDS, Call, Caller, Cases, create, delete, get, merge, owned_command, strategic, update,
-};
+use crate::admission::requests::{Call, Caller, Cases, create, delete, get, merge, owned_command, strategic, update};
 use crate::admission::{jobs, system};
+use crate::objects::{COMMANDS, CONFIGS, POLICIES, REMEDIATIONS, ours, policy, remediation};
 use crate::plane;
 
-const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
-const CONFIGS: &str = "/apis/runtimehealth.io/v1alpha1/remediationconfigs";
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 const SYSTEM_PODS: &str = "/api/v1/namespaces/nrh-system/pods";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -29,17 +25,14 @@ const SETTLES: Duration = Duration::from_secs(20);
 /// Nodes that have reports: the first one is that of the callers who are a node.
 const NODES: [&str; 2] = ["worker-1", "worker-2"];
 
-/// Requests under way at a time.
 const AT_ONCE: usize = 16;
 
-/// What is asked about.
 struct Stage<'a> {
     admin: &'a Caller,
     /// What `{NAME}` stands for in the table.
     names: BTreeMap<String, String>,
     /// What `{me}` stands for, by the caller's name.
     accounts: BTreeMap<&'static str, String>,
-    /// Policies that have refused something.
     refused: Mutex<BTreeSet<String>>,
 }
 
@@ -96,23 +89,17 @@ pub async fn as_the_table_says(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
     all.act.until_denied(&secrets).await?;
     let named: BTreeSet<String> = access.rows().flat_map(|row| &row.policies).cloned().collect();
     let refused = stage.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    cases.note(
-        &format!("policies that refuse something: expected {named:?}"),
-        refused == named,
-        &format!("{refused:?}"),
-    );
+    let what = format!("policies that refuse something: expected {named:?}");
+    cases.note(&what, refused == named, &format!("{refused:?}"));
     stage.clear().await
 }
 
 /// What the rows are about, and is not there yet.
 async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     let admin = &all.admin;
-    let kind = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
-    let tells = json!([{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]);
-    admin.must(&create(POLICIES, kind("RemediationPolicy", "standing", json!({"rules": tells})))).await?;
-    admin.must(&create(CONFIGS, kind("RemediationConfig", "cluster", json!({"suspend": true})))).await?;
-    let remediation = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
-    all.controller.until_allowed(&create(REMEDIATIONS, kind("NodeRemediation", "waits", remediation))).await?;
+    admin.must(&create(POLICIES, policy("standing", "DiskFull", &json!([{"action": "Notify"}])))).await?;
+    admin.must(&create(CONFIGS, ours("RemediationConfig", "cluster", json!({"suspend": true})))).await?;
+    all.controller.until_allowed(&create(REMEDIATIONS, remediation("waits", "worker-1"))).await?;
     let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
         "state": "AwaitingApproval", "scheduledAt": "2026-01-01T00:00:00Z"});
     let status = json!({"status": {"phase": "AwaitingApproval", "attempts": [step]}});
@@ -149,7 +136,6 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     Ok(names)
 }
 
-/// The first object of a list, once there is one.
 async fn until_some(admin: &Caller, path: &str) -> Result<Value> {
     plane::soon(async || {
         let list = admin.must(&get(path)).await?;
@@ -159,7 +145,6 @@ async fn until_some(admin: &Caller, path: &str) -> Result<Value> {
     .await
 }
 
-/// Each verb of each row, for each caller.
 fn cells<'a>(rows: impl Iterator<Item = (&'a Row, &'a str)>, callers: &[&'a Caller]) -> Result<Vec<Cell<'a>>> {
     let mut cells = Vec::new();
     for (row, expected) in rows {
@@ -189,11 +174,8 @@ impl Stage<'_> {
         }
         for (cell, found) in left {
             let Cell { row, verb, caller, expected } = cell;
-            cases.note(
-                &format!("{verb} {}, as {}: expected {}", row.what, caller.name, expected.sign()),
-                false,
-                &found,
-            );
+            let what = format!("{verb} {}, as {}: expected {}", row.what, caller.name, expected.sign());
+            cases.note(&what, false, &found);
         }
         Ok(())
     }

@@ -11,9 +11,7 @@ use nrh_testbed::{Bed, operator};
 use crate::admission::requests::Caller;
 use crate::plane;
 
-/// Everybody who writes.
 pub struct Callers {
-    /// A cluster administrator.
     pub admin: Caller,
     /// The controller's account, bound to a pod.
     pub controller: Caller,
@@ -33,9 +31,7 @@ pub struct Callers {
     pub unbound: Caller,
     /// The default account of the probe's namespace, bound to nothing.
     pub other_account: Caller,
-    /// The cluster's own controller of `DaemonSet`s.
     pub sets: Caller,
-    /// The cluster's own controller of Jobs.
     pub jobs: Caller,
     /// Somebody with the role that approves steps.
     pub approver: Caller,
@@ -65,13 +61,11 @@ pub struct Callers {
 pub const CONTROLLER: &str = "the-controller";
 /// A controller's pod that is deleted.
 pub const GONE: &str = "the-gone";
-/// The image of the next version.
 pub const NEXT_IMAGE: &str = "runtimehealth.io/nrh:next";
 /// Name of the role with the usual verbs on everything, and none of this project's own.
 pub const UNLIMITED: &str = "unlimited";
 
 impl Callers {
-    /// Gets all credentials.
     pub async fn new(admin: Client, bed: &Bed) -> Result<Self> {
         let config = bed.client_config().await?;
         let by = |name: &'static str, token: String| {
@@ -140,7 +134,6 @@ impl Callers {
     }
 }
 
-/// Name of the DaemonSet's pod on a node.
 fn pod_on(bed: &Bed, node: &str) -> Result<String> {
     let field = format!("spec.nodeName={node}");
     let names = bed.kubectl(&["get", "pod", "-n", "nrh-node", "--field-selector", &field, "-o", "name"])?;
@@ -187,7 +180,6 @@ async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Resu
     Caller::new("kubelet's certificate", &with_auth(config, auth))
 }
 
-/// The same server with another credential.
 fn with_auth(config: &Config, auth: AuthInfo) -> Config {
     let mut config = config.clone();
     config.auth_info = auth;

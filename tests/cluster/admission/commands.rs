@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::nodes::command;
-use crate::admission::requests::{COMMANDS, Call, Caller, Cases, create, delete, get, merge, owned_command};
+use crate::admission::requests::{Call, Caller, Cases, create, delete, get, merge, owned_command};
+use crate::objects::{COMMANDS, ours};
 use crate::plane;
 
 const NODES: &str = "/api/v1/nodes";
 /// What admission says to everybody but nodes.
 const NOT_THEIRS: &str = "NodeCommands are written by the controller only";
 
-/// Path of a command.
 fn path_of(node: &str) -> String {
     format!("{COMMANDS}/{node}")
 }
@@ -45,16 +45,15 @@ pub fn forgeries(node: &str) -> Vec<(String, Call)> {
 pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let by = &all.controller;
     let owner = "is owned by the Node of the same name";
-    let unowned = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeCommand", "metadata": {"name": "worker-1"}, "spec": {}});
-    cases.denied(by, "an unowned command", create(COMMANDS, unowned), owner).await;
+    let unowned = create(COMMANDS, ours("NodeCommand", "worker-1", json!({})));
+    cases.denied(by, "an unowned command", unowned, owner).await;
     let mut wrong = made("worker-1");
     wrong["metadata"]["name"] = json!("x");
     cases.denied(by, "a command owned by another node", create(COMMANDS, wrong), owner).await;
     for node in ["worker-1", "worker-2"] {
         let uid = all.admin.must(&get(format!("{NODES}/{node}"))).await?["metadata"]["uid"].clone();
-        cases
-            .allowed(by, "make a command", create(COMMANDS, owned_command(node, &uid, json!({"checkSequence": 1}))))
-            .await;
+        let call = create(COMMANDS, owned_command(node, &uid, json!({"checkSequence": 1})));
+        cases.allowed(by, "make a command", call).await;
         cases.allowed(by, "give a command", merge(path_of(node), json!({"spec": {"command": command()}}))).await;
     }
     cases.allowed(by, "take a command back", merge(path_of("worker-2"), json!({"spec": {"command": null}}))).await;
@@ -63,14 +62,8 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         refused_by_roles(caller, cases).await;
     }
     for caller in [&all.other_account, &all.operator, &all.approver, &all.requester] {
-        cases
-            .denied(
-                caller,
-                "change a command",
-                merge(path_of("worker-1"), json!({"spec": {"command": null}})),
-                "cannot patch resource",
-            )
-            .await;
+        let call = merge(path_of("worker-1"), json!({"spec": {"command": null}}));
+        cases.denied(caller, "change a command", call, "cannot patch resource").await;
     }
     for caller in [&all.operator, &all.approver, &all.requester] {
         cases.allowed(caller, "read a command", get(path_of("worker-1"))).await;
@@ -78,13 +71,8 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     // Somebody was given too much.
     let verbs = "--verb=get,create,patch,update,delete";
     bed.kubectl(&["create", "clusterrole", "commander", verbs, "--resource=nodecommands.runtimehealth.io"])?;
-    bed.kubectl(&[
-        "create",
-        "clusterrolebinding",
-        "commander",
-        "--clusterrole=commander",
-        "--serviceaccount=default:patcher",
-    ])?;
+    let to = ["--clusterrole=commander", "--serviceaccount=default:patcher"];
+    bed.kubectl(&[&["create", "clusterrolebinding", "commander"], &to[..]].concat())?;
     all.patcher.until_allowed(&get(path_of("worker-1"))).await?;
     for (what, call) in forgeries("worker-1") {
         cases.denied(&all.patcher, &what, call.clone(), NOT_THEIRS).await;
@@ -92,13 +80,8 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
             cases.denied(&all.admin, &what, call, NOT_THEIRS).await;
         }
     }
-    cases
-        .allowed(
-            &all.patcher,
-            "label a command",
-            merge(path_of("worker-1"), json!({"metadata": {"labels": {"a": "b"}}})),
-        )
-        .await;
+    let call = merge(path_of("worker-1"), json!({"metadata": {"labels": {"a": "b"}}}));
+    cases.allowed(&all.patcher, "label a command", call).await;
     cases.allowed(&all.admin, "delete a command", delete(path_of("worker-2"), Value::Null)).await;
     bed.kubectl(&["delete", "clusterrolebinding,clusterrole", "commander"])?;
     goes_with_its_node(all).await
@@ -119,9 +102,8 @@ async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
             cases.denied(caller, &what, call, &format!("cannot {verb} resource \"nodecommands\"")).await;
         }
         let status = merge(format!("{}/status", path_of(node)), json!({"spec": {"command": command()}}));
-        cases
-            .denied(caller, "by the status of a command", status, "cannot patch resource \"nodecommands/status\"")
-            .await;
+        let call = status;
+        cases.denied(caller, "by the status of a command", call, "cannot patch resource \"nodecommands/status\"").await;
     }
     cases.denied(caller, "list all commands", get(COMMANDS), "cannot list resource \"nodecommands\"").await;
 }

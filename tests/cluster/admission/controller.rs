@@ -7,23 +7,20 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Caller, Cases, create, delete, get, merge, owned_report, report};
+use crate::objects::{POLICIES, REPORTS, ours};
 
-const REPORTS: &str = "/apis/runtimehealth.io/v1alpha1/noderuntimehealths";
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const NODE: &str = "/api/v1/nodes/worker-1";
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
 
-/// A pod that nothing controls.
 pub fn bare_pod(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"nodeName": "worker-1", "containers": [{"name": "c", "image": "i"}]}})
 }
 
 fn policy(name: &str, mode: &str) -> Value {
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"mode": mode, "rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "CleanupOrphans"}]}]}})
+    let rule = json!({"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "CleanupOrphans"}]});
+    ours("RemediationPolicy", name, json!({"mode": mode, "rules": [rule]}))
 }
 
-/// Objects it may create, by name.
 pub async fn names(all: &Callers, cases: &mut Cases) {
     let by = &all.controller;
     let named = |name: &str| json!({"metadata": {"name": name}});
@@ -31,57 +28,28 @@ pub async fn names(all: &Callers, cases: &mut Cases) {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases";
     let deployment = "/apis/apps/v1/namespaces/nrh-system/deployments/nrh-controller";
     cases.denied(by, "change its own image", merge(deployment, json!({})), "cannot patch resource").await;
-    cases
-        .denied(
-            by,
-            "another ConfigMap",
-            create(format!("{system}/configmaps"), named("other")),
-            "creates no ConfigMap but nrh-ledger",
-        )
-        .await;
+    let call = create(format!("{system}/configmaps"), named("other"));
+    cases.denied(by, "another ConfigMap", call, "creates no ConfigMap but nrh-ledger").await;
     cases.denied(by, "another Lease", create(leases, named("other")), "creates no Lease but nrh-controller").await;
     cases.denied(by, "a Secret", create(format!("{system}/secrets"), named("s")), "cannot create resource").await;
-    cases.denied(by, "an unowned report", create(REPORTS, json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "x"}, "spec": {}})), "is owned by the Node of the same name").await;
+    let unowned = create(REPORTS, ours("NodeRuntimeHealth", "x", json!({})));
+    cases.denied(by, "an unowned report", unowned, "is owned by the Node of the same name").await;
     let mut wrong = owned_report("worker-1", &json!("u"));
     wrong["metadata"]["name"] = json!("x");
-    cases
-        .denied(by, "a report owned by another node", create(REPORTS, wrong), "is owned by the Node of the same name")
-        .await;
+    let call = create(REPORTS, wrong);
+    cases.denied(by, "a report owned by another node", call, "is owned by the Node of the same name").await;
     cases.allowed(by, "delete a report", delete(report("worker-2"), Value::Null)).await;
-    cases
-        .allowed(
-            by,
-            "make it again",
-            create(REPORTS, owned_report("worker-2", &json!("11111111-1111-1111-1111-111111111111"))),
-        )
-        .await;
-    cases
-        .denied(by, "a policy of its own", create(POLICIES, policy("mine", "DryRun")), "creates no policy but dry-run")
-        .await;
-    cases
-        .denied(
-            by,
-            "an enforcing policy",
-            create(POLICIES, policy("dry-run", "Enforce")),
-            "creates no policy but dry-run",
-        )
-        .await;
+    let call = create(REPORTS, owned_report("worker-2", &json!("11111111-1111-1111-1111-111111111111")));
+    cases.allowed(by, "make it again", call).await;
+    let call = create(POLICIES, policy("mine", "DryRun"));
+    cases.denied(by, "a policy of its own", call, "creates no policy but dry-run").await;
+    let call = create(POLICIES, policy("dry-run", "Enforce"));
+    cases.denied(by, "an enforcing policy", call, "creates no policy but dry-run").await;
     cases.allowed(by, "the dry-run policy", create(POLICIES, policy("dry-run", "DryRun"))).await;
-    cases
-        .denied(
-            by,
-            "change a policy",
-            merge(format!("{POLICIES}/dry-run"), json!({"spec": {"mode": "Enforce"}})),
-            "cannot patch resource",
-        )
-        .await;
-    cases
-        .allowed(
-            by,
-            "a policy's status",
-            merge(format!("{POLICIES}/dry-run/status"), json!({"status": {"selected": 2}})),
-        )
-        .await;
+    let call = merge(format!("{POLICIES}/dry-run"), json!({"spec": {"mode": "Enforce"}}));
+    cases.denied(by, "change a policy", call, "cannot patch resource").await;
+    let call = merge(format!("{POLICIES}/dry-run/status"), json!({"status": {"selected": 2}}));
+    cases.allowed(by, "a policy's status", call).await;
 }
 
 /// The cluster's own controller taints a node that is cordoned, a moment later, and takes that off again.
@@ -222,36 +190,17 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         patch
     };
     let only = "the controller changes spec.unschedulable, spec.taints and";
-    cases
-        .denied(
-            by,
-            "cordon without its mark",
-            merge(NODE, json!({"spec": {"unschedulable": true}})),
-            "cordons with its mark",
-        )
-        .await;
+    let call = merge(NODE, json!({"spec": {"unschedulable": true}}));
+    cases.denied(by, "cordon without its mark", call, "cordons with its mark").await;
     cases.denied(by, "a label", merge(NODE, json!({"metadata": {"labels": {"a": "b"}}})), only).await;
-    cases
-        .denied(
-            by,
-            "a taint",
-            merge(NODE, json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}})),
-            "runtimehealth.io/unhealthy, no other",
-        )
-        .await;
+    let call = merge(NODE, json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}));
+    cases.denied(by, "a taint", call, "runtimehealth.io/unhealthy, no other").await;
     cases.denied(by, "a provider id", merge(NODE, json!({"spec": {"providerID": "x://y"}})), only).await;
     cases.denied(by, "a finalizer", merge(NODE, json!({"metadata": {"finalizers": ["example.org/x"]}})), only).await;
-    cases
-        .denied(by, "another annotation", merge(NODE, json!({"metadata": {"annotations": {"a": "b"}}})), "no other")
-        .await;
-    cases
-        .denied(
-            by,
-            "a node's status",
-            merge(format!("{NODE}/status"), json!({"status": {"phase": "x"}})),
-            "changes the conditions that it mirrors, nothing else",
-        )
-        .await;
+    let call = merge(NODE, json!({"metadata": {"annotations": {"a": "b"}}}));
+    cases.denied(by, "another annotation", call, "no other").await;
+    let call = merge(format!("{NODE}/status"), json!({"status": {"phase": "x"}}));
+    cases.denied(by, "a node's status", call, "changes the conditions that it mirrors, nothing else").await;
     cases.denied(by, "delete a node", delete(NODE, Value::Null), "cannot delete resource").await;
     cases.allowed(by, "cordon with its mark", merge(NODE, with(mark(json!("remediation")), true))).await;
     cases.allowed(by, "hand its cordon on to another remediation", merge(NODE, mark(json!("another")))).await;
@@ -275,30 +224,12 @@ async fn somebodys_cordon(all: &Callers, cases: &mut Cases, mark: Value) -> Resu
             "only on a node that it cordons in the same write",
         )
         .await;
-    cases
-        .denied(
-            by,
-            "take back somebody's cordon",
-            merge(NODE, json!({"spec": {"unschedulable": false}})),
-            "takes back only a cordon that carries it",
-        )
-        .await;
-    cases
-        .denied(
-            by,
-            "change somebody's annotation",
-            merge(NODE, json!({"metadata": {"annotations": {"a": "c"}}})),
-            "no other",
-        )
-        .await;
-    cases
-        .denied(
-            by,
-            "remove somebody's annotation",
-            merge(NODE, json!({"metadata": {"annotations": {"a": null}}})),
-            "no other",
-        )
-        .await;
+    let call = merge(NODE, json!({"spec": {"unschedulable": false}}));
+    cases.denied(by, "take back somebody's cordon", call, "takes back only a cordon that carries it").await;
+    let call = merge(NODE, json!({"metadata": {"annotations": {"a": "c"}}}));
+    cases.denied(by, "change somebody's annotation", call, "no other").await;
+    let call = merge(NODE, json!({"metadata": {"annotations": {"a": null}}}));
+    cases.denied(by, "remove somebody's annotation", call, "no other").await;
     all.admin.must(&merge(NODE, json!({"spec": {"unschedulable": false}}))).await?;
     Ok(())
 }
@@ -326,14 +257,8 @@ pub async fn pod_deletion(all: &Callers, cases: &mut Cases) -> Result<()> {
         "uid": owner["metadata"]["uid"]}]);
     let claimed = all.admin.must(&create(PODS, claimed)).await?["metadata"]["uid"].clone();
     cases.denied(by, "a pod owned, not controlled", delete(format!("{PODS}/claimed"), with_uid(&claimed)), only).await;
-    cases
-        .denied(
-            by,
-            "a DaemonSet's pod without its uid",
-            delete(&path, Value::Null),
-            "only with its uid as precondition",
-        )
-        .await;
+    let call = delete(&path, Value::Null);
+    cases.denied(by, "a DaemonSet's pod without its uid", call, "only with its uid as precondition").await;
     let forced = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
         "preconditions": {"uid": pod["uid"]}});
     cases.denied(by, "a DaemonSet's pod by force", delete(&path, forced), "never deletes a pod by force").await;

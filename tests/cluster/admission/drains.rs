@@ -4,42 +4,32 @@ use anyhow::{Context, Result, bail, ensure};
 use nrh::controller::evictions;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
-use std::path::Path;
 
 use crate::admission::callers::Callers;
 use crate::admission::reach;
 use crate::admission::requests::{Cases, create, delete, get, merge};
+use crate::objects::{self, POLICIES};
 use crate::plane;
 
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A policy that drains nodes.
 pub fn policy(name: &str) -> Value {
-    let steps = json!([{"action": "Cordon"}, {"action": "Drain"}, {"action": "Notify"}]);
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": steps}]}})
+    objects::policy(name, "DiskFull", &json!([{"action": "Cordon"}, {"action": "Drain"}, {"action": "Notify"}]))
 }
 
-/// A policy that reboots nodes which were not drained.
 fn rebooting(name: &str) -> Value {
     let steps = json!([{"action": "Cordon"},
         {"action": "Reboot", "reboot": {"requireDrain": false}, "approval": "Manual", "timeout": "20m"}, {"action": "Notify"}]);
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"rules": [{"name": "r", "match": {"faults": ["KubeletDown"]}, "steps": steps}]}})
+    objects::policy(name, "KubeletDown", &steps)
 }
 
-/// A policy that has another tool reboot nodes.
 fn marking(name: &str) -> Value {
-    let steps = json!([{"action": "MarkForReboot", "approval": "Manual", "timeout": "4h"}, {"action": "Notify"}]);
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"rules": [{"name": "r", "match": {"faults": ["RuntimeUnreachable"]}, "steps": steps}]}})
+    stepping(name, "RuntimeUnreachable", &json!({"action": "MarkForReboot", "approval": "Manual", "timeout": "4h"}))
 }
 
 /// A policy with one step more, before it tells.
 fn stepping(name: &str, fault: &str, step: &Value) -> Value {
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"rules": [{"name": "r", "match": {"faults": [fault]}, "steps": [step, {"action": "Notify"}]}]}})
+    objects::policy(name, fault, &json!([step, {"action": "Notify"}]))
 }
 
 /// A policy that ends hung processes by that signal, also below running pods.
@@ -126,17 +116,10 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     let path = format!("{POLICIES}/drains");
     // The right for one namespace is none for all.
     bed.kubectl(&["create", "clusterrole", "evicts", "--verb=create", "--resource=pods/eviction"])?;
-    bed.kubectl(&[
-        "create",
-        "rolebinding",
-        "evicts",
-        "-n",
-        "default",
-        "--clusterrole=evicts",
-        "--serviceaccount=default:olga",
-    ])?;
+    let to_olga = ["evicts", "--clusterrole=evicts", "--serviceaccount=default:olga"];
+    bed.kubectl(&[&["create", "rolebinding", "-n", "default"], &to_olga[..]].concat())?;
     cases.denied(olga, "drain with the right for a namespace", create(POLICIES, policy("drains")), right).await;
-    bed.kubectl(&["create", "clusterrolebinding", "evicts", "--clusterrole=evicts", "--serviceaccount=default:olga"])?;
+    bed.kubectl(&[&["create", "clusterrolebinding"], &to_olga[..]].concat())?;
     olga.until_allowed(&create(POLICIES, policy("drains"))).await?;
     cases.note("drain with the right", true, "");
     olga.until_allowed(&create(POLICIES, rebooting("boots"))).await?;
@@ -166,8 +149,8 @@ pub async fn evictions(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
     let named = |grace: Value| eviction("web", &json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": grace}));
     cases.note("no right by itself", !evictions::may(&by.calls()).await?, "the right to evict");
     cases.denied(by, "evict without the right", create(&path, named(json!(30))), "cannot create resource").await;
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/drain-rights.yaml");
-    bed.kubectl(&["apply", "-f", &sample.display().to_string()])?;
+    let sample = plane::folder("config/samples/drain-rights.yaml");
+    bed.kubectl(&["apply", "-f", &sample])?;
     plane::soon(async || {
         ensure!(evictions::may(&by.calls()).await?, "expected the right of the sample to be known");
         Ok(())
@@ -176,18 +159,8 @@ pub async fn evictions(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
     cases.note("the role of the sample gives the right", true, "");
     let bare = create(&path, eviction("web", &json!({})));
     cases.denied(by, "evict without a uid", bare, "only with its uid as precondition").await;
-    cases
-        .denied(
-            by,
-            "evict without a word",
-            create(
-                &path,
-                json!({"apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"name": "web"}}),
-            ),
-            "only with its uid as precondition",
-        )
-        .await;
+    let call = create(&path, json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}}));
+    cases.denied(by, "evict without a word", call, "only with its uid as precondition").await;
     cases.denied(by, "evict by force", create(&path, named(json!(0))), "without a grace period").await;
     let pods = all.admin.must(&get("/api/v1/namespaces/nrh-system/pods")).await?;
     let own = &pods["items"][0]["metadata"];
@@ -218,6 +191,6 @@ pub async fn evictions(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
     let is_going = going["metadata"]["deletionTimestamp"].is_string() && going["metadata"]["uid"] == uid;
     cases.note("evicted by its uid", is_going, &going["metadata"].to_string());
     all.admin.must(&delete(format!("{PODS}/web?gracePeriodSeconds=0"), Value::Null)).await?;
-    bed.kubectl(&["delete", "-f", &sample.display().to_string()])?;
+    bed.kubectl(&["delete", "-f", &sample])?;
     Ok(())
 }

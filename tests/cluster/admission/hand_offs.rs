@@ -5,47 +5,34 @@ use nrh::controller::hand_offs::rights::read;
 use nrh::core::hand_off::TemplateRef;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
-use std::path::Path;
 
 use crate::admission::callers::Callers;
 use crate::admission::reach;
 use crate::admission::requests::{Cases, create, delete, get, merge};
+use crate::objects::{self, POLICIES};
 use crate::plane;
 use crate::remediators::{METAL, SELF_NODE, definitions, machine_rights, template};
 
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
-
-/// A policy that hands nodes to these.
 pub fn policy(name: &str, to: &[TemplateRef]) -> Value {
     let step = |template: &TemplateRef| json!({"action": "HandOff", "handOff": {"remediationTemplate": template}});
     let steps: Vec<Value> = to.iter().map(step).collect();
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": steps}]}})
+    objects::policy(name, "DiskFull", &json!(steps))
 }
 
 /// The kinds of two remediators, and the right to use one of them.
 fn remediators_come(bed: &Bed) -> Result<()> {
     bed.kubectl(&["create", "namespace", "medik8s"])?;
     let verb = ["--verb=create", "--resource=selfnoderemediations.self-node-remediation.medik8s.io"];
-    bed.kubectl_input(
-        &["apply", "-f", "-"],
-        &definitions("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
-    )?;
-    bed.kubectl_input(
-        &["apply", "-f", "-"],
-        &definitions("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
-    )?;
+    for (group, version, kind) in [
+        ("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
+        ("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
+    ] {
+        bed.kubectl_input(&["apply", "-f", "-"], &definitions(group, version, kind))?;
+    }
     bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
     bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
-    bed.kubectl(&[
-        "create",
-        "rolebinding",
-        "reboots",
-        "-n",
-        "medik8s",
-        "--role=reboots",
-        "--serviceaccount=default:olga",
-    ])?;
+    let to_olga = ["--role=reboots", "--serviceaccount=default:olga"];
+    bed.kubectl(&[&["create", "rolebinding", "reboots", "-n", "medik8s"], &to_olga[..]].concat())?;
     Ok(())
 }
 
@@ -70,23 +57,16 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     let split = "to three kinds of objects at most";
     cases.denied(&all.admin, "four kinds at once", create(POLICIES, policy("many", &many)), split).await;
     cases.allowed(&all.admin, "three, whoever may all", create(POLICIES, policy("many", &many[..3]))).await;
-    cases
-        .denied(
-            olga,
-            "a second one beside",
-            create(POLICIES, policy("two", &[own[0].clone(), many[0].clone()])),
-            "needs the right himself",
-        )
-        .await;
+    let call = create(POLICIES, policy("two", &[own[0].clone(), many[0].clone()]));
+    cases.denied(olga, "a second one beside", call, "needs the right himself").await;
 
     remediators_come(bed)?;
     olga.until_allowed(&create(POLICIES, policy("reboots", &own))).await?;
     cases.note("hand off with the right", true, "");
     let mut elsewhere = own.clone();
     elsewhere[0].namespace = "elsewhere".into();
-    cases
-        .denied(olga, "in another namespace", create(POLICIES, policy("far", &elsewhere)), "in namespace elsewhere")
-        .await;
+    let call = create(POLICIES, policy("far", &elsewhere));
+    cases.denied(olga, "in another namespace", call, "in namespace elsewhere").await;
 
     // Without the right again: what stands may stand.
     bed.kubectl(&["delete", "rolebinding", "reboots", "-n", "medik8s"])?;
@@ -148,8 +128,7 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     let names = says(&none, "expected a kind NoneTemplate") && says(&none, "expected a kind None with");
     cases.note("a remediator that is not installed is named", names, &format!("{none:?}"));
 
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/hand-off-rights.yaml");
-    bed.kubectl(&["apply", "-f", &sample.display().to_string()])?;
+    bed.kubectl(&["apply", "-f", &plane::folder("config/samples/hand-off-rights.yaml")])?;
     until_lacking(all, &own, Some("there is no such template")).await?;
     cases.note("a template that is not there is named", true, "");
     make_template(all, SELF_NODE, "SelfNodeRemediationTemplate", "selfnoderemediationtemplates").await?;
@@ -170,11 +149,7 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     let family = plane::folder("config/samples/hand-off-medik8s.yaml");
     bed.kubectl(&["apply", "-f", &family])?;
     until_lacking(all, &metal, Some("its remediator works on Machines; expected the kind Machine")).await?;
-    cases.note(
-        "with the sample a role of the medik8s family gives them too, and Machines that are not there are named",
-        true,
-        "",
-    );
+    cases.note("with the sample such a role gives them too, and Machines that are not there are named", true, "");
     bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
     until_lacking(all, &metal, Some("may not get machines.cluster.x-k8s.io in namespace medik8s")).await?;
     cases.note("the right to read Machines is named", true, "");

@@ -18,7 +18,6 @@ pub fn shaped() -> Value {
     serde_json::to_value(nrh::controller::jobs::job(&command, IMAGE).unwrap()).unwrap()
 }
 
-/// A Job that is created in a dry run.
 pub fn tried(job: Value) -> Call {
     create(format!("{JOBS}?dryRun=All"), job)
 }
@@ -158,22 +157,10 @@ pub async fn pinned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let cron = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"},
         "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": shaped()["spec"]}}});
     cases.denied(&all.admin, "a CronJob", create("/apis/batch/v1/namespaces/nrh-node/cronjobs", cron), only).await;
-    cases
-        .denied(
-            &all.controller,
-            "a Job elsewhere",
-            create("/apis/batch/v1/namespaces/default/jobs", shaped()),
-            "cannot create resource",
-        )
-        .await;
-    cases
-        .denied(
-            &all.controller,
-            "a pod",
-            create("/api/v1/namespaces/nrh-node/pods", crate::admission::controller::bare_pod("p")),
-            "cannot create resource",
-        )
-        .await;
+    let call = create("/apis/batch/v1/namespaces/default/jobs", shaped());
+    cases.denied(&all.controller, "a Job elsewhere", call, "cannot create resource").await;
+    let call = create("/api/v1/namespaces/nrh-node/pods", crate::admission::controller::bare_pod("p"));
+    cases.denied(&all.controller, "a pod", call, "cannot create resource").await;
 
     let other =
         "runs the image of the pod that creates it: expected runtimehealth.io/nrh:next, found runtimehealth.io/nrh:dev";
@@ -190,22 +177,10 @@ pub async fn pinned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.denied(&all.loose, "a token of no pod", create(JOBS, shaped()), "a token that is bound to a pod").await;
     cases.allowed(&all.controller, "the one shape", create(JOBS, shaped())).await;
     let path = format!("{JOBS}/op-1");
-    cases
-        .denied(
-            &all.admin,
-            "change it later",
-            merge(&path, json!({"spec": {"suspend": true}})),
-            "is not changed once it exists",
-        )
-        .await;
-    cases
-        .denied(
-            &all.controller,
-            "change it later",
-            merge(&path, json!({"spec": {"suspend": true}})),
-            "cannot patch resource",
-        )
-        .await;
+    let call = merge(&path, json!({"spec": {"suspend": true}}));
+    cases.denied(&all.admin, "change it later", call, "is not changed once it exists").await;
+    let call = merge(&path, json!({"spec": {"suspend": true}}));
+    cases.denied(&all.controller, "change it later", call, "cannot patch resource").await;
     // The cluster's own controllers finish it: its pod is made, and it goes when it is deleted.
     plane::soon(async || {
         let pods = all.admin.must(&get("/api/v1/namespaces/nrh-node/pods?labelSelector=job-name%3Dop-1")).await?;

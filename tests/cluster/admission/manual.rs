@@ -5,13 +5,12 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Call, Caller, Cases, create, delete, merge};
+use crate::objects::{self, REMEDIATIONS};
 
-const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 const STAN: &str = "system:serviceaccount:default:stan";
 
 fn remediation(name: &str) -> Value {
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": name},
-        "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}})
+    objects::remediation(name, "worker-1")
 }
 
 fn manual(name: &str, by: &str) -> Value {
@@ -60,17 +59,10 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(&all.patcher, "start with the right to create alone", ask("by-hand-w5", patcher), rights).await;
     cases.denied(&all.pod, "manual request", ask("by-hand-w6", STAN), "cannot create resource").await;
     let opened = "the controller starts remediations";
-    cases
-        .denied(
-            stan,
-            "open a remediation without a manual request",
-            create(REMEDIATIONS, remediation("by-hand-w7")),
-            opened,
-        )
-        .await;
-    cases
-        .denied(&all.admin, "the same as an administrator", create(REMEDIATIONS, remediation("by-hand-w8")), opened)
-        .await;
+    let call = create(REMEDIATIONS, remediation("by-hand-w7"));
+    cases.denied(stan, "open a remediation without a manual request", call, opened).await;
+    let call = create(REMEDIATIONS, remediation("by-hand-w8"));
+    cases.denied(&all.admin, "the same as an administrator", call, opened).await;
     cases.allowed(&all.controller, "open a remediation", create(REMEDIATIONS, remediation("opened"))).await;
 
     for bad in ["by.hand", &"x".repeat(51)] {
@@ -78,14 +70,8 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
         invalid(stan, cases, "a name that operations cannot carry", &ask(bad, STAN), said).await;
     }
     let held = changed("by-hand-w9", |object| object["metadata"]["finalizers"] = json!(["example.org/x"]));
-    invalid(
-        stan,
-        cases,
-        "a manual request with a finalizer",
-        &create(REMEDIATIONS, held),
-        "no owners and no finalizers",
-    )
-    .await;
+    let said = "no owners and no finalizers";
+    invalid(stan, cases, "a manual request with a finalizer", &create(REMEDIATIONS, held), said).await;
     let dry = changed("by-hand-w10", |object| object["spec"]["mode"] = json!("DryRun"));
     invalid(stan, cases, "a manual request that is a dry run", &create(REMEDIATIONS, dry), "expected mode Enforce")
         .await;
@@ -106,14 +92,8 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
         json!({"spec": {"manual": {"requestedBy": STAN, "fault": "OrphanContainer", "action": "CleanupOrphans"}}}),
     );
     invalid(stan, cases, "a manual request for a remediation of the controller's", &late, stays).await;
-    cases
-        .denied(
-            stan,
-            "write a status",
-            merge(format!("{path}/status"), json!({"status": {"phase": "Running"}})),
-            "cannot patch resource",
-        )
-        .await;
+    let call = merge(format!("{path}/status"), json!({"status": {"phase": "Running"}}));
+    cases.denied(stan, "write a status", call, "cannot patch resource").await;
     // As the controller begins one.
     let begun = json!({"metadata": {"finalizers": ["runtimehealth.io/remediation"], "labels": {"app.kubernetes.io/part-of": "nrh"}}});
     cases.allowed(&all.controller, "keep it from vanishing", merge(&path, begun)).await;
@@ -147,27 +127,16 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     let ended = format!("{REMEDIATIONS}/opened/status");
     let over = json!({"status": {"phase": "Succeeded", "startedAt": "2026-01-01T00:00:00Z"}});
     all.controller.must(&merge(&ended, over)).await?;
-    cases
-        .denied(
-            ann,
-            "cancel what is over",
-            merge(format!("{REMEDIATIONS}/opened"), cancel(ann_name)),
-            "expected a remediation that is not at its end",
-        )
-        .await;
+    let call = merge(format!("{REMEDIATIONS}/opened"), cancel(ann_name));
+    cases.denied(ann, "cancel what is over", call, "expected a remediation that is not at its end").await;
     cases.allowed(ann, "cancel what runs", merge(&path, cancel(ann_name))).await;
     let stays = "a cancelled remediation stays cancelled";
     for change in [Value::Null, json!({"cancelledBy": ann_name, "reason": "another"})] {
         let call = merge(&path, json!({"spec": {"cancel": change}}));
         invalid(ann, cases, "take a no back, or change it", &call, stays).await;
     }
-    cases
-        .allowed(
-            patcher,
-            "change something else of a cancelled remediation",
-            merge(&path, json!({"metadata": {"labels": {"a": "b"}}})),
-        )
-        .await;
+    let call = merge(&path, json!({"metadata": {"labels": {"a": "b"}}}));
+    cases.allowed(patcher, "change something else of a cancelled remediation", call).await;
     let waiting = format!("{REMEDIATIONS}/by-hand-first");
     let olga = json!({"spec": {"cancel": {"cancelledBy": "system:serviceaccount:default:olga"}}});
     cases.allowed(&all.operator, "take back a manual request", merge(&waiting, olga)).await;

@@ -50,17 +50,14 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
 
     // A condition that another tool has put there stays, and is not written over.
     all.admin.must(&strategic(&path, json!({"status": {"conditions": [condition("KernelDeadlock")]}}))).await?;
-    cases
-        .denied(by, "remove the conditions of others", merge(&path, json!({"status": {"conditions": []}})), only)
-        .await;
+    let call = merge(&path, json!({"status": {"conditions": []}}));
+    cases.denied(by, "remove the conditions of others", call, only).await;
     let mut theirs = condition("KubeletUnhealthy");
     theirs["reason"] = json!("Theirs");
     all.admin.must(&status("another-tool&force=true", &json!([theirs]))).await?;
     let refused = by.send(&status(MANAGER, &json!(all_of_them))).await;
-    ensure!(
-        matches!(&refused, Err((409, message)) if message.contains("another-tool")),
-        "another tool's condition was written over: {refused:?}"
-    );
+    let is_conflict = matches!(&refused, Err((409, message)) if message.contains("another-tool"));
+    ensure!(is_conflict, "another tool's condition was written over: {refused:?}");
 
     // What is not wanted any more goes, and our name with it.
     cases.allowed(by, "take all of its own away", status(MANAGER, &Value::Null)).await;

@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Caller, Cases, apply_status, create, delete, get, merge, report};
+use crate::objects::{POLICIES, REMEDIATIONS, REPORTS, ours, policy, remediation};
 
-const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
-const REPORTS: &str = "/apis/runtimehealth.io/v1alpha1/noderuntimehealths";
 const LEDGER: &str = "/api/v1/namespaces/nrh-system/configmaps/nrh-ledger";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases/nrh-controller";
 const NOW: &str = "2026-01-01T00:00:00Z";
@@ -57,19 +55,12 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
         .await?;
     let lease = json!({"metadata": {"name": "nrh-controller"}, "spec": {"holderIdentity": "a"}});
     all.controller.must(&create("/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases", lease)).await?;
-    let remediation = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
-        "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}});
-    all.controller.must(&create(REMEDIATIONS, remediation)).await?;
+    all.controller.must(&create(REMEDIATIONS, remediation("e", "worker-1"))).await?;
 
     for (caller, sequence) in [(&all.pod, 1), (&all.unit, 2)] {
         cases.allowed(caller, "apply its own status", apply_status("worker-1", facts(sequence))).await;
-        cases
-            .allowed(
-                caller,
-                "merge into its own status",
-                merge(format!("{}/status", report("worker-1")), json!({"status": facts(sequence + 10)})),
-            )
-            .await;
+        let call = merge(format!("{}/status", report("worker-1")), json!({"status": facts(sequence + 10)}));
+        cases.allowed(caller, "merge into its own status", call).await;
         cases
             .denied(
                 caller,
@@ -82,30 +73,12 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
         without_a_right(caller, cases).await;
     }
     cases.allowed(&all.neighbour, "apply its own status", apply_status("worker-2", facts(1))).await;
-    cases
-        .denied(
-            &all.neighbour,
-            "a neighbour's status",
-            apply_status("worker-1", facts(1)),
-            "expected worker-2, found worker-1",
-        )
-        .await;
-    cases
-        .denied(
-            &all.unbound,
-            "any status",
-            apply_status("worker-1", facts(1)),
-            "a node's report must come with the name of its node",
-        )
-        .await;
-    cases
-        .denied(
-            &all.other_account,
-            "any status",
-            apply_status("worker-1", facts(1)),
-            "cannot patch resource \"noderuntimehealths/status\"",
-        )
-        .await;
+    let call = apply_status("worker-1", facts(1));
+    cases.denied(&all.neighbour, "a neighbour's status", call, "expected worker-2, found worker-1").await;
+    let call = apply_status("worker-1", facts(1));
+    cases.denied(&all.unbound, "any status", call, "a node's report must come with the name of its node").await;
+    let call = apply_status("worker-1", facts(1));
+    cases.denied(&all.other_account, "any status", call, "cannot patch resource \"noderuntimehealths/status\"").await;
     Ok(())
 }
 
@@ -124,18 +97,11 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         ),
     ] {
         let sentence = "are the controller's";
-        cases
-            .denied(caller, &format!("status.{field}"), apply_status("worker-1", with(field, value.clone())), sentence)
-            .await;
+        let call = apply_status("worker-1", with(field, value.clone()));
+        cases.denied(caller, &format!("status.{field}"), call, sentence).await;
         let path = format!("{}/status", report("worker-1"));
-        cases
-            .denied(
-                caller,
-                &format!("status.{field} by merge"),
-                merge(path, json!({"status": {field: value}})),
-                sentence,
-            )
-            .await;
+        let call = merge(path, json!({"status": {field: value}}));
+        cases.denied(caller, &format!("status.{field} by merge"), call, sentence).await;
     }
     for kind in ["Ready", "ProbeReporting", "NodeStable", "PodsProgressing", "SelfHealing"] {
         cases.denied(caller, kind, apply_status("worker-1", with_condition(kind)), "are the controller's").await;
@@ -155,19 +121,16 @@ async fn without_a_right(caller: &Caller, cases: &mut Cases) {
 /// Writes to everything that is not a node's: its own object but for the status, and the controller's objects.
 fn objects_of_others() -> Vec<(&'static str, crate::admission::requests::Call)> {
     let own = report("worker-1");
-    let kind = |kind: &str, spec: Value| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": "x"}, "spec": spec});
-    let policy =
-        json!({"rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "CleanupOrphans"}]}]});
-    let remediation = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+    let policy = policy("x", "LeakedShim", &json!([{"action": "CleanupOrphans"}]));
     vec![
-        ("create a report", create(REPORTS, kind("NodeRuntimeHealth", json!({})))),
+        ("create a report", create(REPORTS, ours("NodeRuntimeHealth", "x", json!({})))),
         ("its own spec", merge(&own, json!({"spec": {"suspend": true}}))),
         ("its own labels", merge(&own, json!({"metadata": {"labels": {"a": "b"}}}))),
         ("delete its own report", delete(&own, Value::Null)),
-        ("create a remediation", create(REMEDIATIONS, kind("NodeRemediation", remediation))),
+        ("create a remediation", create(REMEDIATIONS, remediation("x", "worker-1"))),
         ("change a remediation", merge(format!("{REMEDIATIONS}/e/status"), json!({"status": {"phase": "Succeeded"}}))),
         ("delete a remediation", delete(format!("{REMEDIATIONS}/e"), Value::Null)),
-        ("create a policy", create(POLICIES, kind("RemediationPolicy", policy))),
+        ("create a policy", create(POLICIES, policy)),
         ("change the ledger", merge(LEDGER, json!({"data": {"ledger.json": "{}"}}))),
         ("take the leader's Lease", merge(LEASE, json!({"spec": {"holderIdentity": "me"}}))),
     ]
@@ -182,25 +145,12 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
     let ours = crate::admission::requests::apply(format!("{path}?fieldManager=nrh-controller&force=true"), body);
     cases.allowed(&all.controller, "its own part of a status", ours).await;
     for (caller, sequence) in [(&all.pod, 21), (&all.unit, 22)] {
-        cases
-            .allowed(caller, "apply its own status beside the controller's", apply_status("worker-1", facts(sequence)))
-            .await;
-        cases
-            .denied(
-                caller,
-                "remove the controller's conditions",
-                merge(&path, json!({"status": {"conditions": [condition("RuntimeReady", "True")]}})),
-                "are the controller's",
-            )
-            .await;
-        cases
-            .denied(
-                caller,
-                "remove the controller's faults",
-                merge(&path, json!({"status": {"clusterFaults": null}})),
-                "are the controller's",
-            )
-            .await;
+        let call = apply_status("worker-1", facts(sequence));
+        cases.allowed(caller, "apply its own status beside the controller's", call).await;
+        let call = merge(&path, json!({"status": {"conditions": [condition("RuntimeReady", "True")]}}));
+        cases.denied(caller, "remove the controller's conditions", call, "are the controller's").await;
+        let call = merge(&path, json!({"status": {"clusterFaults": null}}));
+        cases.denied(caller, "remove the controller's faults", call, "are the controller's").await;
     }
     let now = all.admin.must(&get(report("worker-1"))).await?;
     anyhow::ensure!(
@@ -247,13 +197,8 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
     cases.denied(&all.other_account, "any status", apply_status("worker-1", facts(1)), nameless).await;
     cases.denied(&all.unbound, "any status", apply_status("worker-1", facts(1)), nameless).await;
     let lease = json!({"metadata": {"name": "worker-1"}, "spec": {"holderIdentity": "worker-1"}});
-    cases
-        .allowed(
-            &all.unit,
-            "renew its own Lease",
-            create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease),
-        )
-        .await;
+    let call = create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease);
+    cases.allowed(&all.unit, "renew its own Lease", call).await;
     all.admin.must(&delete(format!("{rbac}/clusterrolebindings/too-much"), Value::Null)).await?;
     all.admin.must(&delete(format!("{rbac}/clusterroles/too-much"), Value::Null)).await?;
     Ok(())

@@ -47,14 +47,8 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     begun(all, cases).await?;
 
     // The controllers themselves make nothing else.
-    cases
-        .denied(
-            &all.sets,
-            "the probe with another account",
-            create(PODS, of_probe("default")),
-            "runs as ServiceAccount nrh-probe",
-        )
-        .await;
+    let call = create(PODS, of_probe("default"));
+    cases.denied(&all.sets, "the probe with another account", call, "runs as ServiceAccount nrh-probe").await;
     let other = pod_of("DaemonSet", "apps/v1", &json!({"name": "other", "uid": set["uid"]}), "nrh-probe", true);
     cases.denied(&all.sets, "a pod of another DaemonSet", create(PODS, other), only).await;
     cases.denied(&all.sets, "a Job's pod", create(PODS, of_job("nrh-act", false)), only).await;

@@ -1,17 +1,15 @@
 //! `nrh remediate`, `nrh approve`, `nrh cancel`, `nrh suspend` and `nrh resume`, run as the programs that people run, each with a kubeconfig of one's own: who has
 //! the right is done right by and named, who has not is told which right it takes, and nothing is written for them.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Cases, create, delete, get, merge, report};
+use crate::objects::{POLICIES, REMEDIATIONS, ours};
+use crate::plane;
 
-const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const ANN: &str = "system:serviceaccount:default:ann";
 const OLGA: &str = "system:serviceaccount:default:olga";
 const STAN: &str = "system:serviceaccount:default:stan";
@@ -46,7 +44,16 @@ impl<'b> Person<'b> {
         Ok(Said { well: output.status.success(), all: format!("{}{}", text(&output.stdout), text(&output.stderr)) })
     }
 
-    /// It succeeds, and says all this.
+    /// Waits until the API server knows of the rights that this takes.
+    async fn may(&self, args: &[&str]) -> Result<()> {
+        plane::soon(async || {
+            let said = self.runs(args)?;
+            ensure!(said.well, "rights are still not known: nrh {}: {}", args.join(" "), said.all);
+            Ok(())
+        })
+        .await
+    }
+
     fn succeeds(&self, cases: &mut Cases, args: &[&str], says: &[&str]) -> Result<()> {
         let said = self.runs(args)?;
         let is_so = said.well && says.iter().all(|part| said.all.contains(part));
@@ -54,7 +61,6 @@ impl<'b> Person<'b> {
         Ok(())
     }
 
-    /// It fails, and says all this.
     fn fails(&self, cases: &mut Cases, args: &[&str], says: &[&str]) -> Result<()> {
         let said = self.runs(args)?;
         let is_so = !said.well && says.iter().all(|part| said.all.contains(part));
@@ -68,26 +74,12 @@ async fn without_the_verbs(bed: &Bed) -> Result<Person<'_>> {
     bed.kubectl(&["create", "serviceaccount", "rita", "-n", "default"])?;
     bed.kubectl(&["create", "clusterrole", "reads-nodes", "--verb=get", "--resource=nodes"])?;
     for (binding, role) in [("rita-views", "nrh:view"), ("rita-patches", "patcher"), ("rita-reads", "reads-nodes")] {
-        bed.kubectl(&[
-            "create",
-            "clusterrolebinding",
-            binding,
-            "--clusterrole",
-            role,
-            "--serviceaccount=default:rita",
-        ])?;
+        let to = ["--clusterrole", role, "--serviceaccount=default:rita"];
+        bed.kubectl(&[&["create", "clusterrolebinding", binding], &to[..]].concat())?;
     }
     let rita = Person::new(bed, "rita")?;
-    let ends = Instant::now() + Duration::from_secs(20);
     for reads in [["remediate", "worker-1"].as_slice(), &["approve"]] {
-        loop {
-            let said = rita.runs(reads)?;
-            if said.well {
-                break;
-            }
-            ensure!(Instant::now() < ends, "rita's rights are still not known: nrh {}: {}", reads.join(" "), said.all);
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        rita.may(reads).await?;
     }
     Ok(rita)
 }
@@ -95,34 +87,18 @@ async fn without_the_verbs(bed: &Bed) -> Result<Person<'_>> {
 /// Somebody with the same rights as olga.
 async fn another_operator(bed: &Bed) -> Result<Person<'_>> {
     bed.kubectl(&["create", "serviceaccount", "otto", "-n", "default"])?;
-    let role = [
-        "create",
-        "clusterrolebinding",
-        "otto-operates",
-        "--clusterrole=nrh:operator",
-        "--serviceaccount=default:otto",
-    ];
-    bed.kubectl(&role)?;
+    let to = ["--clusterrole=nrh:operator", "--serviceaccount=default:otto"];
+    bed.kubectl(&[&["create", "clusterrolebinding", "otto-operates"], &to[..]].concat())?;
     let otto = Person::new(bed, "otto")?;
-    let ends = Instant::now() + Duration::from_secs(20);
-    loop {
-        let said = otto.runs(&["resume", "worker-2"])?;
-        if said.well {
-            return Ok(otto);
-        }
-        ensure!(Instant::now() < ends, "otto's rights are still not known: {}", said.all);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    otto.may(&["resume", "worker-2"]).await?;
+    Ok(otto)
 }
 
 /// Suspended in one's own name, and lifted by others only where they say that they mean it.
 async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person<'_>; 3]) -> Result<()> {
     let suspension = async || anyhow::Ok(all.admin.must(&get(report("worker-2"))).await?["spec"].clone());
-    ann.fails(
-        cases,
-        &["suspend", "worker-2"],
-        &["cannot change NodeRuntimeHealth worker-2", "ClusterRole nrh:operator"],
-    )?;
+    let right = ["cannot change NodeRuntimeHealth worker-2", "ClusterRole nrh:operator"];
+    ann.fails(cases, &["suspend", "worker-2"], &right)?;
     let hers = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
     olga.succeeds(cases, &["suspend", "worker-2", "--reason", "disk swap"], &[&format!("suspended by {OLGA}")])?;
     let found = suspension().await?;
@@ -141,9 +117,9 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
 
 /// Starts, approves and cancels.
 pub async fn of_people(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
-    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "programs"},
-        "spec": {"mode": "Enforce", "rules": [{"name": "r", "match": {"faults": ["OrphanContainer"]},
-            "steps": [{"action": "CleanupOrphans"}, {"action": "Notify"}]}]}});
+    let rule = json!({"name": "r", "match": {"faults": ["OrphanContainer"]},
+        "steps": [{"action": "CleanupOrphans"}, {"action": "Notify"}]});
+    let policy = ours("RemediationPolicy", "programs", json!({"mode": "Enforce", "rules": [rule]}));
     all.admin.must(&create(POLICIES, policy)).await?;
     let fault = json!({"id": "orphancontainer-cart", "type": "OrphanContainer", "severity": "High", "state": "Confirmed",
         "subject": {"kind": "Container", "name": "cart"}, "message": "its sandbox is gone", "firstSeen": "2026-01-01T00:00:00Z"});
@@ -194,21 +170,16 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
     let found = cancel().await?;
     cases.note("cancelled by nobody who may", found.is_null(), &found.to_string());
     ann.succeeds(cases, &["cancel", "worker-1", "--reason", "no need"], &[&format!("by {ANN}"), name])?;
-    let found = cancel().await?;
-    cases.note(
-        "ann's no, as it stands in the API",
-        found == json!({"cancelledBy": ANN, "reason": "no need"}),
-        &found.to_string(),
-    );
+    let (found, hers) = (cancel().await?, json!({"cancelledBy": ANN, "reason": "no need"}));
+    cases.note("ann's no, as it stands in the API", found == hers, &found.to_string());
     ann.fails(cases, &["cancel", name], &["no remediation of that name"])
 }
 
 /// Approved by right, in one's own name, and only what waits now.
 async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2]) -> Result<()> {
     let (path, status) = (format!("{REMEDIATIONS}/asks"), format!("{REMEDIATIONS}/asks/status"));
-    let remediation = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "asks"},
-        "spec": {"nodeName": "worker-2", "nodeUid": "u", "policy": "programs", "mode": "Enforce"}});
-    all.controller.must(&create(REMEDIATIONS, remediation)).await?;
+    let spec = json!({"nodeName": "worker-2", "nodeUid": "u", "policy": "programs", "mode": "Enforce"});
+    all.controller.must(&create(REMEDIATIONS, ours("NodeRemediation", "asks", spec))).await?;
     let step = |operation: &str, state: &str| {
         json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job", "state": state,
             "scheduledAt": "2026-01-01T00:00:00Z"})
@@ -222,11 +193,8 @@ async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2
     let approval = async || anyhow::Ok(all.admin.must(&get(&path)).await?["spec"]["approval"].clone());
     let (first, second) =
         (["approve", "worker-2", "--operation", "op-1"], ["approve", "worker-2", "--operation", "op-2"]);
-    ann.succeeds(
-        cases,
-        &["approve"],
-        &["CleanupOrphans for OrphanContainer", "nrh approve worker-2 --operation op-1"],
-    )?;
+    let waiting = ["CleanupOrphans for OrphanContainer", "nrh approve worker-2 --operation op-1"];
+    ann.succeeds(cases, &["approve"], &waiting)?;
     let right = ["cannot approve op-1", "ClusterRole nrh:approver", "needs the verb approve on noderemediations"];
     rita.fails(cases, &first, &right)?;
 
@@ -237,11 +205,7 @@ async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2
     let found = approval().await?;
     cases.note("nothing approved yet", found.is_null(), &found.to_string());
     ann.succeeds(cases, &second, &[&format!("approved by {ANN}: CleanupOrphans for OrphanContainer")])?;
-    let found = approval().await?;
-    cases.note(
-        "ann's yes, as it stands in the API",
-        found == json!({"approvedBy": ANN, "operationId": "op-2"}),
-        &found.to_string(),
-    );
+    let (found, hers) = (approval().await?, json!({"approvedBy": ANN, "operationId": "op-2"}));
+    cases.note("ann's yes, as it stands in the API", found == hers, &found.to_string());
     ann.fails(cases, &second, &["waits for approval"])
 }

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Cases, create, delete, merge};
-
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
+use crate::objects::POLICIES;
 
 /// A rule that tells people of these faults, and does nothing else.
 fn tells(name: &str, faults: &Value) -> Value {
@@ -29,15 +28,13 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
     all.admin.must(&create(POLICIES, made)).await?;
 
     let spec = |spec: Value| merge(&path, json!({"spec": spec}));
+    let other = tells("hung", &json!(["LeakedShim"]));
     let mut narrowed = hung.clone();
     narrowed["match"]["namespaces"] = json!(["default"]);
     for (what, change) in [
         ("a rule before it goes", rules(&[&full, &harsh, &last])),
         ("all rules before it go", rules(&[&harsh, &last])),
-        (
-            "a rule before it is for other faults",
-            rules(&[&tells("hung", &json!(["LeakedShim"])), &full, &harsh, &last]),
-        ),
+        ("a rule before it is for other faults", rules(&[&other, &full, &harsh, &last])),
         ("a rule before it is for fewer pods", rules(&[&narrowed, &full, &harsh, &last])),
         ("it moves ahead", rules(&[&hung, &harsh, &full, &last])),
         ("it moves to the front", rules(&[&harsh, &hung, &full, &last])),

@@ -9,27 +9,25 @@ use nrh::controller::calls::Calls;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
+use crate::admission::{controller, drains, hand_offs, jobs, nodes};
+use crate::objects::{COMMANDS, POLICIES, REMEDIATIONS, REPORTS, ours};
 use crate::plane;
+use crate::remediators::template;
 
 /// Pods of the probe and of Jobs.
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
 
-/// How long a request may wait for its answer.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// Path of a report.
 pub fn report(node: &str) -> String {
-    format!("/apis/runtimehealth.io/v1alpha1/noderuntimehealths/{node}")
+    format!("{REPORTS}/{node}")
 }
 
-/// Somebody who sends requests.
 pub struct Caller {
-    /// Who, for messages.
     pub name: &'static str,
     client: Client,
 }
 
-/// What to send.
 #[derive(Clone, Debug)]
 pub struct Call {
     method: Method,
@@ -38,17 +36,14 @@ pub struct Call {
     body: Value,
 }
 
-/// A call with a body as JSON.
 fn call(method: Method, path: impl Into<String>, kind: &'static str, body: Value) -> Call {
     Call { method, path: path.into(), kind, body }
 }
 
-/// Creates an object in a collection.
 pub fn create(path: impl Into<String>, body: Value) -> Call {
     call(Method::POST, path, "application/json", body)
 }
 
-/// Merges a patch into an object.
 pub fn merge(path: impl Into<String>, body: Value) -> Call {
     call(Method::PATCH, path, "application/merge-patch+json", body)
 }
@@ -63,20 +58,14 @@ pub fn update(path: impl Into<String>, body: Value) -> Call {
     call(Method::PUT, path, "application/json", body)
 }
 
-/// Deletes an object, with options.
 pub fn delete(path: impl Into<String>, options: Value) -> Call {
     call(Method::DELETE, path, "application/json", options)
 }
 
-/// All commands to nodes.
-pub const COMMANDS: &str = "/apis/runtimehealth.io/v1alpha1/nodecommands";
-
-/// Reads an object.
 pub fn get(path: impl Into<String>) -> Call {
     call(Method::GET, path, "application/json", Value::Null)
 }
 
-/// Applies an object.
 pub fn apply(path: impl Into<String>, body: Value) -> Call {
     call(Method::PATCH, path, "application/apply-patch+yaml", body)
 }
@@ -91,7 +80,6 @@ pub fn apply_status(node: &str, status: Value) -> Call {
 }
 
 impl Caller {
-    /// Somebody with this credential.
     pub fn new(name: &'static str, config: &Config) -> Result<Self> {
         let mut config = config.clone();
         // The server's first answer is the one that counts, as it is for the controller.
@@ -173,7 +161,6 @@ impl Caller {
         .await
     }
 
-    /// Name of the account, as the server knows it.
     pub async fn account(&self) -> Result<String> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
         let answer = self.must(&create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)).await?;
@@ -181,7 +168,6 @@ impl Caller {
     }
 }
 
-/// All requests tried, and those that went wrong.
 #[derive(Default)]
 pub struct Cases {
     tried: usize,
@@ -189,7 +175,6 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// A request that must succeed.
     pub async fn allowed(&mut self, caller: &Caller, what: &str, call: Call) {
         self.tried += 1;
         if let Err((code, message)) = caller.send(&call).await {
@@ -227,12 +212,10 @@ impl Cases {
         }
     }
 
-    /// How many were tried.
     pub fn count(&self) -> usize {
         self.tried
     }
 
-    /// Fails with everything that went wrong.
     pub fn check(&self) {
         assert!(self.wrong.is_empty(), "{} of {} went wrong:\n{}", self.wrong.len(), self.tried, self.wrong.join("\n"));
     }
@@ -243,22 +226,17 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
     let admin = &callers.admin;
     for node in ["worker-1", "worker-2"] {
         let uid = admin.must(&get(format!("/api/v1/nodes/{node}"))).await?["metadata"]["uid"].clone();
-        admin.must(&create("/apis/runtimehealth.io/v1alpha1/noderuntimehealths", owned_report(node, &uid))).await?;
+        admin.must(&create(REPORTS, owned_report(node, &uid))).await?;
     }
+    let command = owned_command("worker-1", &json!("u"), json!({"command": nodes::command()}));
+    let map = create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}}));
+    let hands_off = hand_offs::policy("canary", &[template("a.example/v1", "CanaryTemplate")]);
+    let image = json!({"spec": {"containers": [{"name": "c", "image": "x"}]}});
     let canaries = [
         (&callers.unbound, apply_status("worker-1", json!({}))),
-        (
-            admin,
-            create(
-                COMMANDS,
-                owned_command("worker-1", &json!("u"), json!({"command": crate::admission::nodes::command()})),
-            ),
-        ),
-        (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", crate::admission::jobs::shaped())),
-        (
-            &callers.controller,
-            create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}})),
-        ),
+        (admin, create(COMMANDS, command)),
+        (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", jobs::shaped())),
+        (&callers.controller, map),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
         (admin, marked_and_tainted()),
         (&callers.controller, remediation_with(&json!({"approval": {"approvedBy": "x", "operationId": "y"}}))),
@@ -266,28 +244,13 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         (admin, merge(report("worker-2"), json!({"spec": {"suspendedBy": "canary"}}))),
         (&callers.operator, merge(report("worker-2"), json!({"metadata": {"finalizers": ["example.org/canary"]}}))),
         (admin, remediation_with(&json!({}))),
-        (
-            &callers.operator,
-            create(
-                "/apis/runtimehealth.io/v1alpha1/remediationpolicies",
-                crate::admission::hand_offs::policy(
-                    "canary",
-                    &[crate::remediators::template("a.example/v1", "CanaryTemplate")],
-                ),
-            ),
-        ),
-        (
-            &callers.operator,
-            create("/apis/runtimehealth.io/v1alpha1/remediationpolicies", crate::admission::drains::policy("canary")),
-        ),
+        (&callers.operator, create(POLICIES, hands_off)),
+        (&callers.operator, create(POLICIES, drains::policy("canary"))),
         (&callers.controller, delete(format!("{PODS}/canary"), Value::Null)),
-        (&callers.sets, create(PODS, crate::admission::controller::bare_pod("nobodys"))),
-        (
-            &callers.sets,
-            strategic(format!("{PODS}/canary"), json!({"spec": {"containers": [{"name": "c", "image": "x"}]}})),
-        ),
+        (&callers.sets, create(PODS, controller::bare_pod("nobodys"))),
+        (&callers.sets, strategic(format!("{PODS}/canary"), image)),
     ];
-    admin.must(&create(PODS, crate::admission::controller::bare_pod("canary"))).await?;
+    admin.must(&create(PODS, controller::bare_pod("canary"))).await?;
     for (caller, call) in canaries {
         plane::soon(async || {
             let found = caller.try_out(&call).await;
@@ -303,10 +266,8 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
 
 /// Somebody's taint with our key, with our mark beside it.
 fn marked_and_tainted() -> Call {
-    let (notes, taint) = (
-        json!({"runtimehealth.io/tainted-by": "canary:NoSchedule"}),
-        json!({"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"}),
-    );
+    let notes = json!({"runtimehealth.io/tainted-by": "canary:NoSchedule"});
+    let taint = json!({"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"});
     merge("/api/v1/nodes/worker-1", json!({"metadata": {"annotations": notes}, "spec": {"taints": [taint]}}))
 }
 
@@ -314,8 +275,7 @@ fn marked_and_tainted() -> Call {
 fn remediation_with(more: &Value) -> Call {
     let mut spec = json!({"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"}, "spec": spec});
-    create("/apis/runtimehealth.io/v1alpha1/noderemediations", object)
+    create(REMEDIATIONS, ours("NodeRemediation", "canary", spec))
 }
 
 /// A report as the controller makes it.
@@ -329,8 +289,7 @@ pub fn owned_command(node: &str, uid: &Value, spec: Value) -> Value {
 }
 
 fn owned(kind: &str, node: &str, uid: &Value, spec: Value) -> Value {
-    let mut object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": node,
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]}});
-    object["spec"] = spec;
+    let mut object = ours(kind, node, spec);
+    object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]);
     object
 }

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Call, Cases, create, delete, get, merge, report};
+use crate::objects::{REPORTS, ours};
+use crate::plane;
 
-const REPORTS: &str = "/apis/runtimehealth.io/v1alpha1/noderuntimehealths";
 const OLGA: &str = "system:serviceaccount:default:olga";
 const SAID: &str = "spec.suspendedBy: expected your own name with spec.suspend and spec.reason, ";
 
@@ -31,17 +32,14 @@ pub async fn owned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
         cases.denied(olga, what, metadata(value), said).await;
     }
     cases.allowed(olga, "a label of a report", metadata(json!({"labels": {"seen": "yes"}}))).await;
-    cases
-        .allowed(admin, "a finalizer, whoever may delete it", metadata(json!({"finalizers": ["example.org/keep"]})))
-        .await;
+    let call = metadata(json!({"finalizers": ["example.org/keep"]}));
+    cases.allowed(admin, "a finalizer, whoever may delete it", call).await;
     cases.denied(olga, "a finalizer off", metadata(json!({"finalizers": null})), said).await;
     cases.allowed(admin, "the finalizer off, whoever may delete it", metadata(json!({"finalizers": null}))).await;
     cases.allowed(admin, "no owner, whoever may delete it", metadata(json!({"ownerReferences": null}))).await;
     cases.allowed(admin, "the owner again", metadata(json!({"ownerReferences": before}))).await;
     // Deleted in the foreground it goes by a finalizer that the garbage collector takes off.
-    let born = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "born"},
-        "spec": {}});
-    admin.must(&create(REPORTS, born)).await?;
+    admin.must(&create(REPORTS, ours("NodeRuntimeHealth", "born", json!({})))).await?;
     bed.kubectl(&["delete", "noderuntimehealth", "born", "--cascade=foreground", "--timeout=60s"])?;
     cases.note("the garbage collector takes its finalizer off", true, "");
     Ok(())
@@ -54,9 +52,8 @@ pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.denied(olga, "suspend in another's", spec(&json!({"suspend": true, "suspendedBy": "ann"})), &expected).await;
     cases.denied(olga, "write a reason in nobody's name", spec(&json!({"reason": "x"})), &expected).await;
     cases.denied(olga, "name another", spec(&json!({"suspendedBy": "ann"})), &expected).await;
-    let born = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "born"},
-        "spec": {"suspend": true}});
-    cases.allowed(admin, "make a suspended one", create(REPORTS, born)).await;
+    let born = create(REPORTS, ours("NodeRuntimeHealth", "born", json!({"suspend": true})));
+    cases.allowed(admin, "make a suspended one", born).await;
     cases.allowed(admin, "take it away", delete(report("born"), Value::Null)).await;
     // A brake that a script pulls holds, whoever it was; and it stays nobody's, until somebody suspends in his own name.
     cases.allowed(olga, "suspend in nobody's name", spec(&json!({"suspend": true, "reason": "x"}))).await;
@@ -74,30 +71,22 @@ pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.denied(admin, "suspend it again in her name", spec(&json!({"suspend": true})), SAID).await;
     cases.denied(admin, "suspend it in another's", spec(&json!({"suspend": true, "suspendedBy": "ann"})), SAID).await;
     cases.allowed(olga, "suspend it again", spec(&json!({"suspend": true}))).await;
-    cases
-        .allowed(admin, "lift what she has", spec(&json!({"suspend": false, "suspendedBy": null, "reason": null})))
-        .await;
+    let call = spec(&json!({"suspend": false, "suspendedBy": null, "reason": null}));
+    cases.allowed(admin, "lift what she has", call).await;
 
     // One from before the name was asked for.
     let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/nrh-exclusions";
     admin.must(&delete(binding, Value::Null)).await?;
     olga.until_allowed(&spec(&json!({"suspend": true, "reason": "long ago"}))).await?;
-    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/admission/exclusions.yaml");
-    bed.kubectl(&["apply", "-f", &manifest.display().to_string()])?;
+    bed.kubectl(&["apply", "-f", &plane::folder("config/admission/exclusions.yaml")])?;
     olga.until_denied(&spec(&json!({"suspendedBy": "ann"}))).await?;
     cases.allowed(olga, "change something else of an object from before", label("c")).await;
-    let object = admin.must(&get(report("worker-2"))).await?;
-    cases.note(
-        "its exclusion stands",
-        object["spec"] == json!({"suspend": true, "reason": "long ago"}),
-        &object["spec"].to_string(),
-    );
+    let (found, stood) =
+        (admin.must(&get(report("worker-2"))).await?["spec"].clone(), json!({"suspend": true, "reason": "long ago"}));
+    cases.note("its exclusion stands", found == stood, &found.to_string());
     cases.allowed(olga, "change its reason in nobody's name", spec(&json!({"reason": "x"}))).await;
     cases.allowed(olga, "lift it", spec(&json!({"suspend": false}))).await;
-    cases
-        .allowed(&all.controller, "change what else hangs on it", {
-            merge(format!("{}/status", report("worker-2")), json!({"status": {"kubeletVersion": "v1.36.0"}}))
-        })
-        .await;
+    let call = { merge(format!("{}/status", report("worker-2")), json!({"status": {"kubeletVersion": "v1.36.0"}})) };
+    cases.allowed(&all.controller, "change what else hangs on it", call).await;
     Ok(())
 }

@@ -26,7 +26,6 @@ pub fn pod(name: &str, account: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": spec(account)})
 }
 
-/// A Deployment or a `ReplicaSet`.
 fn workload(kind: &str, name: &str, account: &str) -> Value {
     let labels = json!({"app": name});
     json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": {"replicas": 0,
@@ -81,9 +80,8 @@ async fn pods(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(by, "a pod that says it is the controller's", create(&pods, owned.clone()), MADE).await;
     // What a StatefulSet or a Job with the account would come to.
     cases.denied(&all.jobs, "a Job's pod with the controller's account", create(&pods, owned), MADE).await;
-    cases
-        .allowed(by, "a pod with another account", create(format!("{pods}?dryRun=All"), pod("other", "default")))
-        .await;
+    let call = create(format!("{pods}?dryRun=All"), pod("other", "default"));
+    cases.allowed(by, "a pod with another account", call).await;
     cases.allowed(&all.admin, "such a pod, whoever may debug", create(&pods, pod("debugger", "nrh-controller"))).await;
 
     Ok(())

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
+use crate::objects::ours;
 use crate::plane;
 
 fn nrh(bed: &Bed, args: &[&str]) -> Result<Output> {
@@ -49,7 +50,6 @@ fn until(bed: &Bed, subject: &str, verdict: &str, part: &str) -> Result<()> {
     }
 }
 
-/// Before anything is installed.
 pub fn before(bed: &Bed) -> Result<()> {
     let (found, code) = checked(bed)?;
     has(&found, "API server", "Ok", "Kubernetes v1.")?;
@@ -80,9 +80,8 @@ pub fn after(bed: &Bed) -> Result<()> {
     plane::install(bed)?;
     until(bed, "admission policies", "Ok", "in place")?;
 
-    let report = |name: &str| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": name}, "spec": {}});
     for name in ["get-1", "get-2"] {
-        bed.kubectl_input(&["create", "-f", "-"], &report(name).to_string())?;
+        bed.kubectl_input(&["create", "-f", "-"], &ours("NodeRuntimeHealth", name, json!({})).to_string())?;
     }
     let health = |name: &str, health: &str| {
         let patch = json!({"status": {"summary": {"health": health, "topFault": "", "activity": "as told"}}});

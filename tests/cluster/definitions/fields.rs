@@ -85,7 +85,6 @@ fn out_of_range(schema: &Value, here: &Value) -> Vec<(&'static str, Value)> {
     bad
 }
 
-/// All fields of a schema.
 fn fields(general: &str, schema: &Value, all: &mut BTreeSet<String>) {
     all.insert(general.to_owned());
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
@@ -99,7 +98,6 @@ fn fields(general: &str, schema: &Value, all: &mut BTreeSet<String>) {
     }
 }
 
-/// The schema of the spec of policies.
 fn spec() -> Value {
     let (_, crd) = crds::all().into_iter().find(|(_, crd)| crd.spec.names.kind == "RemediationPolicy").unwrap();
     let schema = serde_json::to_value(crd.spec.versions[0].schema.as_ref().unwrap()).unwrap();
@@ -118,7 +116,6 @@ fn all_bad(policy: &Value) -> Vec<Bad> {
     walk.bad
 }
 
-/// What the API server says of this policy, in a dry run.
 pub async fn answer(client: &Client, policy: &Value) -> Result<(), String> {
     let request = Request::post(POLICIES).header("content-type", "application/json");
     let request = request.body(policy.to_string().into_bytes()).map_err(|error| error.to_string())?;

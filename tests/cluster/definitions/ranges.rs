@@ -7,6 +7,7 @@ use nrh_testbed::Bed;
 use serde_json::json;
 
 use super::fields::answer;
+use crate::objects::ours;
 
 /// Bounds to either side, and in between.
 const LOWER: [&str; 8] = [">=1.29", ">=1", ">=v2", ">=1.7.24", ">1.29", ">1.28.999", ">1.7.24", ">=999999.1"];
@@ -22,9 +23,8 @@ async fn is_taken(client: &Client, range: &str, by_runtime: bool) -> Result<(), 
     } else {
         matches["kubeletVersions"] = json!([">=1", range]);
     }
-    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "range"},
-        "spec": {"rules": [{"name": "r", "match": matches, "steps": [{"action": "Notify"}]}]}});
-    answer(client, &policy).await
+    let rule = json!({"name": "r", "match": matches, "steps": [{"action": "Notify"}]});
+    answer(client, &ours("RemediationPolicy", "range", json!({"rules": [rule]}))).await
 }
 
 /// Each pair of bounds, in both orders.

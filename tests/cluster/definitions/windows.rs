@@ -8,6 +8,8 @@ use nrh::core::window::{Window, WindowType};
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
+use crate::objects::policy;
+
 /// As many windows as a policy may have.
 const AT_ONCE: usize = 16;
 
@@ -63,12 +65,15 @@ fn is_taken(schedule: &str) -> Option<bool> {
     }
 }
 
-/// What the server says of a new policy with these windows.
 fn created(bed: &Bed, windows: &[Value]) -> String {
-    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "windows"},
-        "spec": {"windows": windows, "rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]}});
-    let said = bed.kubectl_input(&["create", "--dry-run=server", "-f", "-"], &policy.to_string());
+    let said = bed.kubectl_input(&["create", "--dry-run=server", "-f", "-"], &with("windows", windows).to_string());
     said.unwrap_or_else(|error| format!("{error:#}"))
+}
+
+fn with(name: &str, windows: &[Value]) -> Value {
+    let mut policy = policy(name, "DiskFull", &json!([{"action": "Notify"}]));
+    policy["spec"]["windows"] = json!(windows);
+    policy
 }
 
 fn at(schedule: &str, zone: &str) -> Value {
@@ -137,13 +142,12 @@ pub fn that_stand_are_let_be(bed: &Bed, crds: &str) {
         *windows.pointer_mut(part).unwrap() = json!([]);
     }
     bed.kubectl_input(&["replace", "-f", "-"], &old.to_string()).unwrap();
-    let bad = json!([at("0 22-6 * * *", "europe/berlin")]);
-    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "stands"},
-        "spec": {"windows": bad, "rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]}});
+    let bad = [at("0 22-6 * * *", "europe/berlin")];
+    let policy = with("stands", &bad);
     // The server takes a moment to go by another definition.
     until(|| bed.kubectl_input(&["create", "-f", "-"], &policy.to_string()).is_ok());
     bed.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", crds]).unwrap();
-    until(|| !created(bed, bad.as_array().unwrap()).contains("created"));
+    until(|| !created(bed, &bad).contains("created"));
 
     let patch = |more: &[&str], change: &Value| {
         let text = change.to_string();

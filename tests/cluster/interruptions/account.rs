@@ -7,7 +7,6 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nrh_testbed::{AuditEntry, Bed};
 
-/// The controller's user.
 const USER: &str = "system:serviceaccount:nrh-system:nrh-controller";
 
 /// One write, whatever became of it.
@@ -17,15 +16,10 @@ pub struct Write {
     pub verb: String,
     /// Resource and subresource, with its group: `noderemediations/status.runtimehealth.io`.
     pub resource: String,
-    /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name of the object.
     pub name: String,
-    /// Status code of the answer.
     pub code: u16,
-    /// The client's name for itself.
     pub client: String,
-    /// When it arrived.
     pub at: Timestamp,
 }
 
@@ -44,12 +38,10 @@ impl Write {
         Self { verb: entry.verb, resource, namespace, name, code, client: entry.user_agent, at }
     }
 
-    /// Verb and resource, such as `create jobs.batch`.
     pub fn kind(&self) -> String {
         format!("{} {}", self.verb, self.resource)
     }
 
-    /// Whether it was carried out.
     pub fn is_done(&self) -> bool {
         (200..300).contains(&self.code)
     }

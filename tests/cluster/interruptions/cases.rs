@@ -32,16 +32,13 @@ pub enum Part {
     Handed,
 }
 
-/// One kind of remediation.
 #[derive(Debug)]
 pub struct Case {
     /// Name of its policy, which is for nodes with that value of the label `case`.
     pub name: &'static str,
-    /// What it does, for people.
     pub title: &'static str,
     pub part: Part,
     pub fault: FaultType,
-    /// The steps of its policy.
     steps: fn() -> Value,
     /// What is done on the node, in that order, as its kubelet and its agent know it.
     pub acts: &'static [&'static str],
@@ -95,7 +92,6 @@ const COMMON: Case = Case {
     settings: |shipped| shipped,
 };
 
-/// All of them.
 pub const CASES: [Case; 9] = [
     Case {
         name: "job",
@@ -224,7 +220,6 @@ fn cleanup() -> Value {
 }
 
 impl Case {
-    /// Its policy.
     pub fn policy(&self) -> Value {
         let mut matched = json!({"faults": [self.fault]});
         if self.manual.is_some() {
@@ -237,7 +232,6 @@ impl Case {
             "rules": [{"name": "rule", "match": matched, "steps": (self.steps)()}]}})
     }
 
-    /// Whether the node is emptied on the way.
     pub fn drains(&self) -> bool {
         self.acts.contains(&"Evicted")
     }

@@ -26,14 +26,12 @@ pub async fn make(client: &Client, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes it away.
 pub async fn unmake(client: &Client, node: &str) -> Result<()> {
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
     api.delete(node, &DeleteParams::default()).await?;
     Ok(())
 }
 
-/// Whether its pod loops.
 pub async fn loops(client: &Client, node: &str) -> Result<bool> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let pods = pods.list(&ListParams::default().labels(&format!("{LABEL}={node}"))).await?;

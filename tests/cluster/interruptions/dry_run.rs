@@ -124,10 +124,8 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     let seen = account::kinds(account.iter().filter(|write| write.is_done()));
     ensure!(expected.iter().all(|kind| seen.contains(*kind)), "expected an account of {expected:?}, found {seen:?}");
     let acts = account::kinds(&strange(&earnest));
-    ensure!(
-        ACTS.iter().all(|kind| acts.contains(*kind)),
-        "expected {ACTS:?} to be refused by the list, found {acts:?}"
-    );
+    let all_refused = ACTS.iter().all(|kind| acts.contains(*kind));
+    ensure!(all_refused, "expected {ACTS:?} to be refused by the list, found {acts:?}");
     println!("the dry run of {} nodes wrote {seen:?}; in earnest also {acts:?}", NODES.len());
     leave(stage).await?;
     kill(&stage.admin, leader).await

@@ -32,7 +32,6 @@ const BEAT: Duration = Duration::from_millis(300);
 /// How often a node says that it is Ready.
 const READY: Duration = Duration::from_secs(5);
 
-/// How the kubelet of a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kubelet {
     /// It says that the node is Ready, and runs pods.
@@ -49,7 +48,6 @@ struct Played {
     obeys: bool,
 }
 
-/// All nodes.
 #[derive(Clone)]
 pub struct Fleet {
     client: Client,
@@ -117,7 +115,6 @@ impl Fleet {
         }
     }
 
-    /// Whether it is not well yet.
     pub fn is_sick(&self, name: &str) -> bool {
         self.nodes.lock().unwrap().get(name).is_some_and(|played| !played.node.sick.is_empty())
     }
@@ -127,7 +124,6 @@ impl Fleet {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Takes a node away.
     pub async fn remove(&self, name: &str) -> Result<()> {
         self.nodes.lock().unwrap().remove(name);
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -149,7 +145,6 @@ impl Fleet {
         .await
     }
 
-    /// Remediations of a node.
     pub async fn remediations(&self, node: &str) -> Result<Vec<NodeRemediation>> {
         let api: Api<NodeRemediation> = Api::all(self.client.clone());
         let all = api.list(&ListParams::default()).await?.items;
@@ -201,7 +196,6 @@ impl Fleet {
         Ok(spans.iter().map(|(opened, _)| at(*opened)).max().unwrap_or(0))
     }
 
-    /// Waits until no slot is taken any more.
     pub async fn ledger_is_empty(&self) -> Result<()> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "nrh-system");
         plane::soon(async || {

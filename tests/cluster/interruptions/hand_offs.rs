@@ -1,7 +1,6 @@
 //! Nodes handed to remediators on a real API server, by the roles that a user would add.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,12 +22,11 @@ use crate::interruptions::account::{self, Write};
 use crate::interruptions::stand_in::{Does, KINDS, Remediators, objects};
 use crate::interruptions::way::{Call, CallOutcome, rough};
 use crate::interruptions::{LIMIT, Stage, kill, start, until};
+use crate::objects::ours;
 use crate::plane;
 use crate::remediators::{SELF_NODE, definitions, machine_rights, template};
 
-/// Group and version of the Machines that Metal3 works on.
 const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
-/// The role of the sample.
 const ROLE: &str = "hand-off-to-self-node-remediation";
 /// Longer than the controller waits between two checks of an object.
 const CHECK_WAIT: Duration = Duration::from_secs(11);
@@ -73,8 +71,7 @@ fn spec(kind: &str) -> Value {
 }
 
 fn give_rights(stage: &Stage<'_>) -> Result<()> {
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/hand-off-rights.yaml");
-    stage.bed.kubectl(&["apply", "-f", &sample.display().to_string()])?;
+    stage.bed.kubectl(&["apply", "-f", &plane::folder("config/samples/hand-off-rights.yaml")])?;
     Ok(())
 }
 
@@ -99,11 +96,10 @@ fn policy(name: &str, (api_version, kind): (&str, &str), timeout: &str) -> Remed
     let steps = json!([
         {"action": "HandOff", "handOff": remediator, "timeout": timeout, "cooldown": "1s", "verify": {"stableFor": "1s"}},
         {"action": "Notify"}]);
-    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
-        "spec": {"mode": "Enforce", "nodeSelector": {"matchLabels": {"remediator": name}},
-            "limits": {"maxUnhealthy": "100%", "maxInFlight": 10, "storm": {"minNodes": 100_000}},
-            "rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": steps}]}});
-    serde_json::from_value(policy).unwrap()
+    let spec = json!({"mode": "Enforce", "nodeSelector": {"matchLabels": {"remediator": name}},
+        "limits": {"maxUnhealthy": "100%", "maxInFlight": 10, "storm": {"minNodes": 100_000}},
+        "rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": steps}]});
+    serde_json::from_value(ours("RemediationPolicy", name, spec)).unwrap()
 }
 
 /// The play: nodes, remediators, and what is seen of both.
@@ -283,15 +279,12 @@ async fn answers(play: &Play<'_>) -> Result<()> {
         let types = object.types.clone().unwrap_or_default();
         // A list may leave it out.
         ensure!(types.kind.is_empty() || (types.api_version.as_str(), types.kind.as_str()) == (api_version, kind));
-        ensure!(
-            object.data.get("spec") == Some(&spec(kind)),
-            "{node}: expected the template's spec, found {object:#?}"
-        );
+        let has_spec = object.data.get("spec") == Some(&spec(kind));
+        ensure!(has_spec, "{node}: expected the template's spec, found {object:#?}");
         let annotation = |key: &str| object.annotations().get(key).map(String::as_str).unwrap_or_default();
         ensure!(annotation(OPERATION_LABEL) == operation, "{node}: expected operation {operation}, found {object:#?}");
-        ensure!(
-            annotation(REMEDIATION_ANNOTATION) == remediation.name_any() && annotation(NODE_NAME_ANNOTATION) == node
-        );
+        ensure!(annotation(REMEDIATION_ANNOTATION) == remediation.name_any());
+        ensure!(annotation(NODE_NAME_ANNOTATION) == node);
         let owner = object.owner_references().first().map(|owner| (owner.kind.clone(), Some(owner.uid.clone())));
         ensure!(owner == Some(("NodeRemediation".to_owned(), remediation.uid())), "{node}: whose is it? {object:#?}");
         let machine = object.owner_references().get(1).map(|owner| (owner.kind.as_str(), owner.name.as_str()));

@@ -65,7 +65,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     ensure!(told.status.code() == Some(2), "a node that is not there: {told:?}");
     ensure!(probe.signal(Signal::KILL)?, "the probe has ended by itself");
     let told = restart_safe(stage, NODE, "3s").await?;
-    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    let said = String::from_utf8_lossy(&told.stdout).into_owned();
     ensure!(told.status.code() == Some(2) && said.contains("no answer"), "nobody is there to answer: {told:?}");
     println!("{}", said.trim());
     few_requests(stage)?;
@@ -99,7 +99,6 @@ async fn probe(stage: &Stage<'_>) -> Result<Identity> {
     bed.realm().daemon(&bed.dir().join("logs/hears.log"), &argv)
 }
 
-/// The number of the last report.
 async fn sequence(reports: &Api<NodeRuntimeHealth>) -> Result<Option<u64>> {
     let object = reports.get_opt(NODE).await?;
     Ok(object.and_then(|object| object.status?.probe).map(|probe| probe.sequence))

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,6 +31,7 @@ use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{
     LIMIT, Stage, daemons, door, free_lease, hand_offs, kill, manual, start_set, until, workload,
 };
+use crate::plane;
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_CASE";
@@ -42,12 +42,9 @@ const ALL: &str = "";
 /// How long a write may follow after all is settled, and what a dead leader has sent may still arrive.
 const TRAILS: Duration = Duration::from_millis(300);
 
-/// Which write of a remediation.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// This one, from 0 on.
     Write(usize),
-    /// The first one of this kind.
     Kind(&'static str),
 }
 
@@ -98,7 +95,6 @@ impl Judge for Aim {
     }
 }
 
-/// One that leads, until it is killed.
 enum Leader {
     Process(Process),
     Task(JoinHandle<Result<(), Ended>>),
@@ -134,8 +130,7 @@ pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     let way = rough(stage.upstream.clone(), gone.clone(), aim.clone());
     let kubeconfig = door::open(way.clone()).await?;
     let range = Range { stage, aim, gone, way, kubeconfig };
-    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/drain-rights.yaml");
-    stage.bed.kubectl(&["apply", "-f", &rights.display().to_string()])?;
+    stage.bed.kubectl(&["apply", "-f", &plane::folder("config/samples/drain-rights.yaml")])?;
     let policies: Api<RemediationPolicy> = Api::all(stage.admin.clone());
     let mut rows = Vec::new();
     let only = std::env::var(ONLY).ok();

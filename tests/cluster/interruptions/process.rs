@@ -13,7 +13,6 @@ use serde_json::Value;
 /// How long a process may take to end, once it has to.
 const ENDS: Duration = Duration::from_secs(20);
 
-/// A process of the controller.
 pub struct Process {
     identity: Identity,
     log: PathBuf,
@@ -33,7 +32,6 @@ impl Process {
         Ok(Self { identity: bed.realm().daemon(&log, &argv)?, log })
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         ensure!(self.identity.signal(signal)?, "the controller has ended by itself: {}", self.log());
         Ok(())
@@ -46,7 +44,6 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end, for a while.
     pub fn is_gone(&self) -> bool {
         self.identity.wait_gone(ENDS)
     }

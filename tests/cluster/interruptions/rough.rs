@@ -16,7 +16,6 @@ use crate::interruptions::watched::{ALL, Change, Telling};
 use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
 
-/// Nodes that are sick at once.
 const FAULTY: usize = 8;
 /// How long all remediations may take: three times what they take on two busy cores.
 const LIMIT: Duration = Duration::from_mins(20);
@@ -49,10 +48,8 @@ impl<T: Copy> Deck<T> {
     }
 }
 
-/// What was met, and how often.
 type Met = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// Every kind of trouble.
 struct Trouble {
     random: u64,
     /// Calls by what they are.
@@ -121,7 +118,6 @@ fn kind(call: &Call) -> &'static str {
     }
 }
 
-/// All that must be met.
 fn expected() -> BTreeSet<String> {
     let calls = fates().into_iter().flat_map(|(kind, _, fates)| {
         fates.into_iter().map(move |(fate, _)| format!("{kind} {fate}")).collect::<Vec<_>>()

@@ -36,7 +36,6 @@ fn first(stage: &Stage<'_>) -> Result<Process> {
     Process::start(bed, "first", &config)
 }
 
-/// Who holds the Lease.
 async fn holder(stage: &Stage<'_>) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(stage.admin.clone(), "nrh-system");
     let lease = leases.get_opt("nrh-controller").await?;
@@ -106,10 +105,8 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let [of_first, of_second] = jobs_of.each_ref().map(BTreeMap::len);
     ensure!(of_first >= ACTED && of_second >= after, "the first made {of_first} Jobs, the second {of_second}");
     let all = jobs(&writes);
-    ensure!(
-        all.len() == names.len() && all.values().all(|count| *count == 1),
-        "expected a Job per node, found {all:?}"
-    );
+    let once_each = all.len() == names.len() && all.values().all(|count| *count == 1);
+    ensure!(once_each, "expected a Job per node, found {all:?}");
     let late: Vec<String> =
         firsts.iter().filter(|write| write.at >= woken && is_act(write)).map(ToString::to_string).collect();
     ensure!(late.is_empty(), "after it woke the first leader wrote: {late:#?}");

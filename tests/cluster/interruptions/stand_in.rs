@@ -16,7 +16,6 @@ use crate::remediators::{METAL, SELF_NODE};
 
 /// What a remediator keeps its object by until it is through with it.
 const FINALIZER: &str = "remediation.example/at-work";
-/// The kinds of the remediators.
 pub const KINDS: [(&str, &str); 2] = [(SELF_NODE, "SelfNodeRemediation"), (METAL, "Metal3Remediation")];
 
 /// What a remediator does with the node of an object.
@@ -24,17 +23,13 @@ pub const KINDS: [(&str, &str); 2] = [(SELF_NODE, "SelfNodeRemediation"), (METAL
 pub enum Does {
     /// Says that it is done; the probe sees later that the node is well.
     Repairs,
-    /// Says that it has failed.
     Fails,
-    /// Goes on and on.
     Works,
 }
 
-/// The remediators.
 #[derive(Clone)]
 pub struct Remediators {
     client: Client,
-    /// By node.
     does: Arc<Mutex<BTreeMap<String, Does>>>,
     /// Objects as they were first seen, by node.
     made: Arc<Mutex<BTreeMap<String, DynamicObject>>>,
@@ -112,7 +107,6 @@ impl Remediators {
     }
 }
 
-/// What a remediator says in its object.
 fn answer(kind: &str, does: Does) -> Value {
     if kind != "SelfNodeRemediation" {
         return json!({"phase": if does == Does::Repairs { "Waiting" } else { "Running" }});
@@ -130,7 +124,6 @@ fn answer(kind: &str, does: Does) -> Value {
     json!({"conditions": conditions})
 }
 
-/// The objects of a remediator.
 pub fn objects(client: &Client, api_version: &str, kind: &str) -> Api<DynamicObject> {
     let (group, version) = api_version.split_once('/').unwrap_or_default();
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));

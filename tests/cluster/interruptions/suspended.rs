@@ -41,7 +41,6 @@ spec:
         - {action: CleanupOrphans, maxAttempts: 3, cooldown: 1s, verify: {stableFor: 1s}}
 ";
 
-/// What begins something new.
 fn starts(write: &Write) -> bool {
     ["create jobs.batch", "create noderemediations.runtimehealth.io"].contains(&write.kind().as_str())
 }

@@ -10,12 +10,10 @@ use crate::interruptions::account::{self, Write};
 use crate::interruptions::way::{named, own_lease};
 use crate::interruptions::{AT_A_TIME, Stage, kill, start_as};
 
-/// Nodes that are sick at once.
 const FAULTY: usize = 8;
 /// What they are called in the audit log, and how many terms each has behind it: the later leader has more.
 const LEADERS: [(&str, i32); 2] = [("one", 0), ("two", 1_000_000_000)];
 
-/// Both repair the same nodes.
 pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     let names: Vec<String> = (1..=FAULTY).map(|number| format!("both-{number}")).collect();
@@ -48,10 +46,8 @@ pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
         |write: &&Write| write.resource == "configmaps" || write.resource == "noderemediations.runtimehealth.io";
     let [one, two] = LEADERS.map(|(name, _)| writes.iter().filter(is_try).filter(|write| write.client == name).count());
     let lost = writes.iter().filter(is_try).filter(|write| write.code == 409).count();
-    ensure!(
-        one > 0 && two > 0 && lost > 0,
-        "they never met: {one} and {two} writes of slots and remediations, {lost} too late"
-    );
+    let met = one > 0 && two > 0 && lost > 0;
+    ensure!(met, "they never met: {one} and {two} writes of slots and remediations, {lost} too late");
     println!(
         "two leaders healed {FAULTY} nodes, {most} at a time; slots and remediations: {one} and {two} writes, {lost} too late"
     );

@@ -21,7 +21,6 @@ const ASK: Duration = Duration::from_millis(100);
 /// A change as a watch tells it.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Plural of its kind.
     pub resource: String,
     /// The object, by its namespace and name.
     pub object: String,
@@ -39,10 +38,8 @@ impl Change {
     }
 }
 
-/// What becomes of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// It is told.
     Told,
     /// It is never told; all after it are.
     Dropped,
@@ -60,21 +57,14 @@ pub enum Telling {
     Silent,
 }
 
-/// A change was not told.
 pub const DROPPED: &str = "change dropped";
-/// A change was told after a later one of another object.
 pub const REORDERED: &str = "change told after a later one of another object";
 /// An object was told in an older version after it had been told in a newer one.
 pub const OLDER: &str = "change told after a newer one of its object";
-/// A watch was cut within a line.
 pub const TORN: &str = "watch cut within a line";
-/// A watch ended within a line.
 pub const ENDED: &str = "watch ended within a line";
-/// A watch was told in the stream that it had expired.
 pub const EXPIRED: &str = "watch expired in the stream";
-/// A watch fell silent.
 pub const SILENT: &str = "watch without a word";
-/// All of them.
 pub const ALL: [&str; 7] = [DROPPED, REORDERED, OLDER, TORN, ENDED, EXPIRED, SILENT];
 
 /// How a watch ends once what is ready is told.

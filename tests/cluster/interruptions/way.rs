@@ -22,10 +22,8 @@ use crate::interruptions::watched::{Change, Telling, watched};
 /// `read_timeout`), by a timer of the connection, which this way has not. Longer than any call is waited for.
 const SILENT: Duration = Duration::from_secs(8);
 
-/// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It is answered.
     Answered,
     /// It arrives, and is answered, after a while.
     Late(Duration),
@@ -57,7 +55,6 @@ impl fmt::Display for CallOutcome {
 
 /// Who says what becomes of calls, and of what watches tell.
 pub trait Judge: Send + 'static {
-    /// What becomes of a call.
     fn call(&mut self, call: &Call) -> CallOutcome;
 
     /// What becomes of a change that a watch is about to tell.
@@ -87,13 +84,11 @@ enum OfCommand {
     Withdraws,
 }
 
-/// A call as it is judged.
 #[derive(Clone, Debug)]
 pub struct Call {
     method: Method,
     path: String,
     command: Option<OfCommand>,
-    /// Whether it asks to be told of changes.
     pub is_watch: bool,
     is_dry_run: bool,
 }
@@ -106,12 +101,10 @@ impl Call {
         Self { method: request.method().clone(), path: uri.path().to_owned(), command: None, is_watch, is_dry_run }
     }
 
-    /// Whether it changes something.
     pub fn is_write(&self) -> bool {
         self.method != Method::GET && !self.is_dry_run
     }
 
-    /// Whether it is about the leader's Lease.
     pub fn is_of_lease(&self) -> bool {
         self.path.contains("/leases")
     }
@@ -134,12 +127,10 @@ impl Call {
         self.is_write() && is_named && !is_other
     }
 
-    /// Whether it is about objects of that resource.
     pub fn is_of(&self, resource: &str) -> bool {
         self.path.split('/').any(|part| part == resource)
     }
 
-    /// Whether it makes an object of that resource.
     pub fn makes(&self, resource: &str) -> bool {
         self.is_write() && self.method == Method::POST && self.last() == resource
     }
@@ -163,7 +154,6 @@ impl Call {
         format!("{} {resource}{subresource}", self.method)
     }
 
-    /// One line, for people.
     pub fn line(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
@@ -237,7 +227,6 @@ async fn pass(
     Ok(upstream.send(request).await?)
 }
 
-/// A connection that breaks.
 pub fn cut() -> BoxError {
     Error::new(ErrorKind::ConnectionReset, "injected: the connection broke").into()
 }
@@ -288,7 +277,6 @@ fn refusal(code: u16) -> Response<Body> {
     answer(code, &failure(code))
 }
 
-/// What the API server says when it refuses.
 pub fn failure(code: u16) -> Value {
     let reason = match code {
         409 => "Conflict",

@@ -44,7 +44,6 @@ pub async fn bind(client: &Client, pod: &str, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes it away.
 pub async fn unmake(client: &Client, node: &str) -> Result<()> {
     let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), NAMESPACE);
     sets.delete(node, &DeleteParams::background()).await?;

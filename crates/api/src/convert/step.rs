@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{drain, reboot};
 use crate::HumanDuration;
-use crate::policy::{Cordon, PolicyStep};
+use crate::policy::{Cordon, PolicyStep, Verify};
 use nrh_core::action::{self, Action, ActionParams, ActionType, Quarantine, is_service};
 use nrh_core::policy::{ApprovalMode, Step};
 
@@ -64,9 +64,10 @@ pub(super) fn read(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Opt
         errors.push(format!("{at}.maxAttempts: expected 1 to 5, found {}", step.max_attempts));
     }
     if step.verify.stable_for >= step.timeout {
+        let (found, timeout) = (step.verify.stable_for, step.timeout);
+        let unset = if found == Verify::default().stable_for { ", the default where it is not set" } else { "" };
         errors.push(format!(
-            "{at}.verify.stableFor: expected less than the timeout of {}, found {}: the step could never succeed",
-            step.timeout, step.verify.stable_for
+            "{at}.verify.stableFor: expected less than the timeout of {timeout}, found {found}{unset}: the step could never succeed"
         ));
     }
     if step.approval == Some(ApprovalMode::Manual) && step.action.notifies() {

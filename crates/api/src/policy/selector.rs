@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Error, IntoDeserializer};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::unknown_name;
 use nrh_core::fault::{FaultGroup, FaultType};
 
 /// Stands for all kinds of fault but `NodeCondition`.
@@ -32,6 +33,12 @@ impl FaultSelector {
         }
     }
 
+    /// Everything that a rule may name.
+    fn every() -> impl Iterator<Item = Self> {
+        let groups = FaultGroup::ALL.into_iter().map(Self::Group);
+        [Self::All].into_iter().chain(groups).chain(FaultType::ALL.into_iter().map(Self::Kind))
+    }
+
     fn selects(self, kind: FaultType) -> bool {
         match self {
             Self::All => kind.spec().group.is_some(),
@@ -55,15 +62,8 @@ impl Serialize for FaultSelector {
 impl<'de> Deserialize<'de> for FaultSelector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
-        if text == ALL {
-            return Ok(Self::All);
-        }
-        if let Some(group) = FaultGroup::ALL.into_iter().find(|group| group.as_str() == text) {
-            return Ok(Self::Group(group));
-        }
-        let kind: Result<FaultType, serde::de::value::Error> =
-            FaultType::deserialize(text.as_ref().into_deserializer());
-        kind.map(Self::Kind).map_err(D::Error::custom)
+        let found = Self::every().find(|one| one.as_str() == text);
+        found.ok_or_else(|| D::Error::custom(unknown_name(&text, &Self::every().map(Self::as_str).collect::<Vec<_>>())))
     }
 }
 
@@ -77,9 +77,7 @@ impl JsonSchema for FaultSelector {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let groups = FaultGroup::ALL.into_iter().map(Self::Group);
-        let all = [Self::All].into_iter().chain(groups).chain(FaultType::ALL.into_iter().map(Self::Kind));
-        let names: Vec<&str> = all.map(Self::as_str).collect();
+        let names: Vec<&str> = Self::every().map(Self::as_str).collect();
         json_schema!({"type": "string", "enum": names})
     }
 }
@@ -114,6 +112,6 @@ mod tests {
     #[test]
     fn another_name_is_refused_and_the_message_lists_what_there_is() {
         let refused = serde_json::from_value::<FaultSelector>("Disk".into()).unwrap_err().to_string();
-        assert!(refused.contains("unknown variant `Disk`") && refused.contains("DiskFull"), "{refused}");
+        assert!(refused.contains("found \"Disk\", expected one of *, ") && refused.contains("DiskFull"), "{refused}");
     }
 }

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
+use crate::policy::in_plain_words;
 use crate::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 use nrh_core::text::bounded;
 
@@ -47,7 +48,8 @@ pub trait BoundedStatus: Sized {
 
 fn whole<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
     // The second read finds out which field it is.
-    K::deserialize(object).or_else(|_| serde_path_to_error::deserialize(object).map_err(|error| error.to_string()))
+    K::deserialize(object)
+        .or_else(|_| serde_path_to_error::deserialize(object).map_err(|error| in_plain_words(&error.to_string())))
 }
 
 macro_rules! read_one_by_one {

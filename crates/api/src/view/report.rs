@@ -51,8 +51,16 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat = |view: &ReportView| view.heartbeat.as_ref().map(content);
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.creates_pods, view.kubelet.settings);
-    (&old.node_uid, &old.suspended, &old.unchecked, safe(&old.restart), &old.agent, &old.stopped)
-        != (&new.node_uid, &new.suspended, &new.unchecked, safe(&new.restart), &new.agent, &new.stopped)
+    (&old.node_uid, &old.suspended, &old.unreadable, &old.unchecked, safe(&old.restart), &old.agent, &old.stopped)
+        != (
+            &new.node_uid,
+            &new.suspended,
+            &new.unreadable,
+            &new.unchecked,
+            safe(&new.restart),
+            &new.agent,
+            &new.stopped,
+        )
         || kubelet(old) != kubelet(new)
         || beat(old) != beat(new)
         || faults(old) != faults(new)
@@ -80,6 +88,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
     ReportView {
         node_uid: owner(&object.metadata),
         suspended: object.suspended_by_text(),
+        unreadable: None,
         heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
             arrived: Duration::ZERO,
             age_known: false,
@@ -152,8 +161,7 @@ fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> Tri
 
 /// A report that cannot be read: the node counts as not reported, and is blocked.
 pub fn unreadable(meta: &ObjectMeta, error: &str) -> ReportView {
-    let why = format!("its NodeRuntimeHealth cannot be read: {}", bounded(error, 200));
-    ReportView { node_uid: owner(meta), suspended: Some(why), ..ReportView::default() }
+    ReportView { node_uid: owner(meta), unreadable: Some(bounded(error, 200)), ..ReportView::default() }
 }
 
 #[cfg(test)]
@@ -185,7 +193,7 @@ mod tests {
     #[test]
     fn an_unreadable_report_is_held_and_has_not_reported() {
         let view = unreadable(&object(1, true).metadata, "unknown variant `Quux`");
-        assert!(view.heartbeat.is_none());
-        assert!(view.suspended.unwrap().contains("Quux"));
+        assert!(view.heartbeat.is_none() && view.suspended.is_none());
+        assert!(view.unreadable.unwrap().contains("Quux"));
     }
 }

@@ -57,22 +57,17 @@ impl Applier {
                 _ => Ok(None),
             };
             let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
+            let leads = |live| self.leadership.term(Instant::now()).map(|_| live).ok_or(ApplyError::NotLeading);
             let live = Box::pin(self.preflight(request)).await.and_then(|live| is_budget_checked(operation, live));
-            let live = match live {
-                Ok(live) => live,
-                Err(error) => {
-                    self.kills.forget(operation_id);
-                    self.metrics.act(kind, "NotNow");
-                    return Err(error);
-                }
-            };
-            if self.leadership.term(Instant::now()).is_none() {
+            let live = live.and_then(leads).inspect_err(|_| {
                 self.kills.forget(operation_id);
-                return Err(ApplyError::NotLeading);
-            }
-            let result = match refused {
-                Some(refused) => Ok(refused),
-                None => self.carry_out(name, operation_id, &live).await,
+                self.metrics.act(kind, "NotNow");
+            })?;
+            let result = if let Some(refused) = refused {
+                Ok(refused)
+            } else {
+                self.kills.request(operation_id);
+                self.carry_out(name, operation_id, &live).await
             };
             match result {
                 // The write changed nothing. The controller immediately checks the current state again.

@@ -43,23 +43,41 @@ pub struct Kills {
     /// A kill is checked alone, evictions share the lock. Two concurrent checks, or an eviction meanwhile, would spend the same free
     /// disruption twice.
     turn: RwLock<()>,
-    /// The last kill of each namespace: when it was allowed, and its operation.
-    last: Mutex<BTreeMap<String, (Instant, String)>>,
+    /// The last kill of each namespace.
+    last: Mutex<BTreeMap<String, Kill>>,
     /// Since when the budgets have refused an operation's pod.
     full: Mutex<BTreeMap<String, Instant>>,
 }
 
+/// A kill that was allowed.
+#[derive(Debug)]
+struct Kill {
+    at: Instant,
+    operation: String,
+    /// Whether it was requested from the API server, whatever the answer.
+    is_requested: bool,
+}
+
 impl Kills {
-    /// Forgets a kill that was not executed after all.
+    /// Records that a kill is now requested from the API server.
+    pub(super) fn request(&self, operation: &str) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        for kill in last.values_mut().filter(|kill| kill.operation == operation) {
+            kill.is_requested = true;
+        }
+    }
+
+    /// Forgets a kill that was not requested after all.
     pub(super) fn forget(&self, operation: &str) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (_, last)| last != operation);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|_, kill| kill.operation != operation || kill.is_requested);
     }
 
     /// Another recent kill in the namespace.
     fn other(&self, namespace: &str, operation: &str, now: Instant) -> Option<String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|_, (at, _)| now.saturating_duration_since(*at) < SETTLE);
-        last.get(namespace).map(|(_, last)| last.clone()).filter(|last| last != operation)
+        last.retain(|_, kill| now.saturating_duration_since(kill.at) < SETTLE);
+        last.get(namespace).map(|kill| kill.operation.clone()).filter(|last| last != operation)
     }
 
     /// Records that a kill is allowed. Returns `false` if too many are recorded.
@@ -68,7 +86,8 @@ impl Kills {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_room = last.len() < NAMESPACES || last.contains_key(namespace);
         if is_room {
-            last.insert(namespace.to_owned(), (now, operation.to_owned()));
+            let is_requested = last.get(namespace).is_some_and(|kill| kill.operation == operation && kill.is_requested);
+            last.insert(namespace.to_owned(), Kill { at: now, operation: operation.to_owned(), is_requested });
         }
         is_room
     }
@@ -282,6 +301,21 @@ mod tests {
     fn budget(spec: &Value, status: &Value) -> PodDisruptionBudget {
         let budget = json!({"metadata": {"name": "b", "generation": 2}, "spec": spec, "status": status});
         serde_json::from_value(budget).unwrap()
+    }
+
+    #[test]
+    fn a_kill_that_was_requested_once_is_not_forgotten() {
+        let (kills, now) = (Kills::default(), Instant::now());
+        assert!(kills.note("n", "one", now));
+        kills.forget("one");
+        assert_eq!(kills.other("n", "two", now), None);
+        assert!(kills.note("n", "one", now));
+        kills.request("one");
+        // The request got no answer: the kill is checked once more, and the preflight fails.
+        assert!(kills.note("n", "one", now));
+        kills.forget("one");
+        assert_eq!(kills.other("n", "two", now), Some("one".to_owned()));
+        assert_eq!(kills.other("n", "two", now + SETTLE), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::traits::{RunsOn, Traits};
 pub struct CleanupOrphans;
 
 impl Properties for CleanupOrphans {
-    const TRAITS: Traits = Traits::resolves(RunsOn::JobOrProbe);
+    const TRAITS: Traits = Traits::resolves(RunsOn::JobOrProbe, |kind| kind.spec().remedy.leftover);
 
     fn read(_: &ActionParams) -> Option<Self> {
         Some(Self)

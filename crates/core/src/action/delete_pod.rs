@@ -8,7 +8,7 @@ use super::traits::{RunsOn, Traits};
 pub struct DeletePod;
 
 impl Properties for DeletePod {
-    const TRAITS: Traits = Traits::resolves(RunsOn::Controller);
+    const TRAITS: Traits = Traits::resolves(RunsOn::Controller, |kind| kind.spec().remedy.new_pod);
 
     fn read(_: &ActionParams) -> Option<Self> {
         Some(Self)

@@ -17,7 +17,10 @@ pub struct HandOff {
 }
 
 impl Properties for HandOff {
-    const TRAITS: Traits = Traits { for_node_conditions: true, ..Traits::resolves(RunsOn::Controller) };
+    const TRAITS: Traits = Traits {
+        for_node_conditions: true,
+        ..Traits::resolves(RunsOn::Controller, |kind| kind.spec().remedy.other_machine)
+    };
 
     fn read(params: &ActionParams) -> Option<Self> {
         params.hand_off.clone()

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::params::{ActionParams, Properties};
 use super::traits::{RunsOn, Traits};
 use crate::fault::FaultType;
+use crate::faults::Helps;
 use crate::reboot::{MAX_SENTINEL, SENTINEL, SENTINEL_PATTERN};
 
 /// The timeout of the step may be hours. If the file cannot be created at all, people must be notified sooner.
@@ -39,7 +40,7 @@ impl MarkForReboot {
     ///
     /// # Errors
     /// Why not, for people.
-    pub const fn addresses(kind: FaultType) -> Result<(), &'static str> {
+    pub const fn addresses(kind: FaultType) -> Helps {
         match kind {
             FaultType::KubeletDown => {
                 Err("who reboots a marked node drains it first, and no pod of it ends while its kubelet is down")
@@ -50,8 +51,11 @@ impl MarkForReboot {
 }
 
 impl Properties for MarkForReboot {
-    const TRAITS: Traits =
-        Traits { ends_boot: true, block_timeout: Some(BLOCK_TIMEOUT), ..Traits::resolves(RunsOn::Probe) };
+    const TRAITS: Traits = Traits {
+        ends_boot: true,
+        block_timeout: Some(BLOCK_TIMEOUT),
+        ..Traits::resolves(RunsOn::Probe, Self::addresses)
+    };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.mark_for_reboot.clone().unwrap_or_default())

@@ -11,8 +11,11 @@ pub struct Notify {
 }
 
 impl Properties for Notify {
-    const TRAITS: Traits =
-        Traits { purpose: Purpose::Notify, for_node_conditions: true, ..Traits::resolves(RunsOn::Controller) };
+    const TRAITS: Traits = Traits {
+        purpose: Purpose::Notify,
+        for_node_conditions: true,
+        ..Traits::resolves(RunsOn::Controller, |_| Ok(()))
+    };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.notify.clone().unwrap_or_default())

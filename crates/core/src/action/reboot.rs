@@ -27,7 +27,11 @@ impl Default for Reboot {
 }
 
 impl Properties for Reboot {
-    const TRAITS: Traits = Traits { ends_boot: true, under_cordon: true, ..Traits::resolves(RunsOn::Probe) };
+    const TRAITS: Traits = Traits {
+        ends_boot: true,
+        under_cordon: true,
+        ..Traits::resolves(RunsOn::Probe, |kind| kind.spec().remedy.new_boot)
+    };
 
     fn read(params: &ActionParams) -> Option<Self> {
         Some(params.reboot.clone().unwrap_or_default())

@@ -39,7 +39,10 @@ pub struct ReleaseHungProcess {
 }
 
 impl Properties for ReleaseHungProcess {
-    const TRAITS: Traits = Traits { frees_process: true, ..Traits::resolves(RunsOn::JobOrProbe) };
+    const TRAITS: Traits = Traits {
+        frees_process: true,
+        ..Traits::resolves(RunsOn::JobOrProbe, |kind| kind.spec().remedy.hung_process.map(drop))
+    };
 
     fn read(params: &ActionParams) -> Option<Self> {
         params.release_hung_process

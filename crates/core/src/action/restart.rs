@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::params::{ActionParams, Properties};
 use super::traits::{RunsOn, Traits};
-use crate::fault::Daemon;
+use crate::fault::{Daemon, Subject, SubjectKind};
 
 /// How a daemon is restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,9 +50,15 @@ pub struct RestartKubelet(pub Restart);
 pub struct RestartRuntime(pub Restart);
 
 macro_rules! restarts {
-    ($daemon:expr, by $action:ident) => {
+    ($daemon:ident, by $action:ident) => {
         impl Properties for $action {
-            const TRAITS: Traits = Traits { restarts: Some($daemon), ..Traits::resolves(RunsOn::Probe) };
+            // Where it depends on the subject, a restart helps the daemon that the fault is about.
+            const TRAITS: Traits = Traits {
+                restarts: Some(Daemon::$daemon),
+                ..Traits::resolves(RunsOn::Probe, |kind| {
+                    (kind.spec().remedy.restart)(&Subject::of(SubjectKind::$daemon)).of(Daemon::$daemon)
+                })
+            };
 
             fn read(params: &ActionParams) -> Option<Self> {
                 Some(Self(params.restart.clone().unwrap_or_default()))
@@ -69,5 +75,5 @@ macro_rules! restarts {
     };
 }
 
-restarts!(Daemon::Kubelet, by RestartKubelet);
-restarts!(Daemon::Runtime, by RestartRuntime);
+restarts!(Kubelet, by RestartKubelet);
+restarts!(Runtime, by RestartRuntime);

@@ -8,7 +8,7 @@ use super::traits::{RunsOn, Traits};
 pub struct ThawCgroup;
 
 impl Properties for ThawCgroup {
-    const TRAITS: Traits = Traits::resolves(RunsOn::JobOrProbe);
+    const TRAITS: Traits = Traits::resolves(RunsOn::JobOrProbe, |kind| kind.spec().remedy.thaw);
 
     fn read(_: &ActionParams) -> Option<Self> {
         Some(Self)

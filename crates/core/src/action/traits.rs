@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{Action, ActionType};
-use crate::fault::Daemon;
+use crate::fault::{Daemon, FaultType};
+use crate::faults::Helps;
 
 /// What an action is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Traits {
     pub purpose: Purpose,
     /// Who carries it out.
     pub runs_on: RunsOn,
+    /// Whether it can do anything about a fault of this kind at all; otherwise the engine leaves its step out.
+    pub addresses: fn(FaultType) -> Helps,
     /// It marks the Node object for as long as the remediation lasts, and disturbs nothing that runs there. It is done once, and no step
     /// depends on whether it can be done.
     pub marks_node: bool,
@@ -56,10 +59,11 @@ pub struct Traits {
 
 impl Traits {
     /// An action that resolves a fault, with every other trait absent.
-    pub(super) const fn resolves(runs_on: RunsOn) -> Self {
+    pub(super) const fn resolves(runs_on: RunsOn, addresses: fn(FaultType) -> Helps) -> Self {
         Self {
             purpose: Purpose::Resolve,
             runs_on,
+            addresses,
             marks_node: false,
             evicts_pods: false,
             ends_boot: false,
@@ -73,7 +77,8 @@ impl Traits {
 
     /// An action of the controller that keeps pods away.
     pub(super) const fn contains() -> Self {
-        Self { purpose: Purpose::Contain, for_node_conditions: true, ..Self::resolves(RunsOn::Controller) }
+        let pods_make_it_worse = Self::resolves(RunsOn::Controller, |kind| kind.spec().remedy.fewer_pods);
+        Self { purpose: Purpose::Contain, for_node_conditions: true, ..pods_make_it_worse }
     }
 }
 

@@ -10,7 +10,11 @@ pub(crate) fn leave_alone(node: &NodeContext<'_>) -> Option<String> {
 
 /// The same, as a block.
 pub(crate) fn excluded(node: &NodeContext<'_>) -> Result<(), Block> {
-    let reason = if suspended(node).is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
+    let reason = match () {
+        () if suspended(node).is_some() => BlockReason::Suspended,
+        () if unreadable::of_node(node).is_some() => BlockReason::ActionsDisabled,
+        () => BlockReason::Excluded,
+    };
     leave_alone(node).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
 }
 

@@ -5,6 +5,8 @@
 //! Nodes: their current state is unknown. So everything on them waits as if there were no newer check: their remediations, with
 //! their slots, and the pending cleanup.
 //!
+//! Reports: whether the node is suspended, and its faults, are unknown, so nothing is done on it.
+//!
 //! `NodeCommand`s: whether a command is active is unknown, so nothing starts on that node.
 //!
 //! Clocks: while two of them contradict each other, it is unknown what time it is. So all nodes wait like an unreadable one.
@@ -43,9 +45,12 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// The message that the Node object, or the `NodeCommand` of the node, cannot be read.
+/// The message that the Node object, its report, or the `NodeCommand` of the node cannot be read.
 pub(crate) fn of_node(node: &NodeContext<'_>) -> Option<String> {
     let name = node.name;
+    if let Some(why) = node.report.and_then(|report| report.unreadable.as_ref()) {
+        return Some(format!("NodeRuntimeHealth {name} cannot be read ({why}), so nothing is done on the node"));
+    }
     if let Some(why) = node.command.and_then(|command| command.unreadable.as_ref()) {
         return Some(format!(
             "NodeCommand {name} cannot be read ({why}): nothing starts on that node until a version runs that can read it, or a \

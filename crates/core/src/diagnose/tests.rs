@@ -30,7 +30,7 @@ use std::time::Duration;
 use super::*;
 use crate::examples::{
     Node, OTHER, OTHER_WORK, SANDBOX, SIDECAR, WORK, container, containerd, done, limit, plugin, pod, process, roomy,
-    sandbox, sound,
+    sandbox, seen, sound,
 };
 use crate::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, Role, Severity, SubjectKind, Target};
 use crate::finding::*;
@@ -42,6 +42,9 @@ use crate::observation::{
 };
 use crate::reason::ConditionReason;
 use crate::tracker::Tracked;
+
+/// An id that is in no list of a healthy node.
+const NEW: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 
 impl Node {
     fn findings(&self) -> Findings {
@@ -60,6 +63,51 @@ fn frozen_init(pid: i32, age: Duration, serves: &str, group: &str) -> FrozenSeen
     FrozenSeen { process, age, serves: serves.to_owned(), group: group.to_owned() }
 }
 
+/// A check that has failed just now.
+fn failed<T>(error: &str) -> Reading<T> {
+    Reading::Failed { error: error.into(), age: Duration::ZERO }
+}
+
+/// A check that has been out for so many seconds.
+const fn hung<T>(seconds: u64) -> Reading<T> {
+    Reading::Hung { out: Duration::from_secs(seconds) }
+}
+
+fn unavailable<T>(reason: &str) -> Reading<T> {
+    Reading::Unavailable { reason: reason.into() }
+}
+
+/// The check was made so long ago.
+fn aged<T>(reading: &mut Reading<T>, by: Duration) {
+    let Reading::Done { age, .. } = reading else { panic!("nothing was seen") };
+    *age = by;
+}
+
+/// What is known of the task of the first pod's container.
+fn work(node: &mut Node, reading: Reading<TaskAnswer>) {
+    node.tasks.insert(WORK.into(), reading);
+}
+
+/// What is said of one object, where nothing is said of any other.
+#[derive(Debug, PartialEq)]
+enum Said {
+    Sick,
+    Clean,
+    Unknown,
+}
+
+use Said::{Clean, Sick, Unknown};
+
+fn said(node: &Node, kind: FaultType, key: &str) -> Said {
+    let findings = node.findings();
+    match of_node(&findings)[..] {
+        [] if clean_at(&findings, kind, key).is_some() => Clean,
+        [] => Unknown,
+        [one] if one.kind == kind && one.key == key => Sick,
+        _ => panic!("other faults are sighted: {:?}", node.kinds()),
+    }
+}
+
 fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {
     match findings.coverage.get(&kind).unwrap().of(key) {
         Verdict::Clean { checked } => Some(checked.as_secs()),
@@ -76,6 +124,18 @@ fn only(findings: &Findings) -> &Sighting {
     let told = of_node(findings);
     assert_eq!(told.len(), 1, "{told:?}");
     told[0]
+}
+
+/// The only sighting, which is of this.
+#[track_caller]
+fn only_of<'f>(findings: &'f Findings, kind: FaultType, key: &str) -> &'f Sighting {
+    let sighting = only(findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (kind, key));
+    sighting
+}
+
+fn first_of(findings: &Findings, kind: FaultType) -> &Sighting {
+    findings.sightings.iter().find(|one| one.kind == kind).unwrap()
 }
 
 #[test]

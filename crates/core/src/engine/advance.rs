@@ -185,7 +185,8 @@ fn may_join<'p>(
             "{what}: policy {policy} does not select node {node} any more; its remediation {name} has the node until its end"
         ));
     }
-    if let Some(other) = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name) {
+    let other = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name);
+    if let Some(other) = other.filter(|other| cx.node.rule_of(other, fault).is_some()) {
         if let RuleMatch::Perhaps(rule, lack) = cx.node.rule_of(other, fault) {
             return Err(of_policy::uncertain(other, rule, fault, &lack));
         }

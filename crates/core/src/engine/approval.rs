@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::update::RemediationUpdate;
 use super::{PolicyContext, attempt};
 use crate::context::Block;
+use crate::human_duration::written;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
@@ -69,7 +70,7 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
             (Some(by), Err(block)) => {
                 format!("approved by {by}, and blocked until its time was over: {}", block.message())
             }
-            _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
+            _ => format!("nobody approved it within {}", written(step.approval_timeout.as_secs())),
         };
         if let Some(current) = update.remediation.current_step_mut() {
             current.approved_by = by;

@@ -144,11 +144,14 @@ fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
 }
 
 /// The stop of remediation of this node by a person, while it counts. Its sources are the remediations of the node and the note
-/// of a deleted one.
+/// of a deleted one. While the clocks are disputed, the note stays as it is.
 pub(super) fn stopped(ctx: Ctx<'_>, node: &NodeContext<'_>) -> Option<CancelledRemediation> {
     let uid = node.view.map(|view| view.uid.as_str())?;
     let noted = node.report.filter(|report| report.node_uid.as_deref() == Some(uid));
     let noted = noted.and_then(|report| report.stopped.clone());
+    if ctx.snapshot.clock_disputed.is_some() {
+        return noted;
+    }
     let remediations =
         node.finished.iter().filter(|remediation| remediation.mode == Mode::Enforce && remediation.node_uid == uid);
     let all = remediations.filter_map(|remediation| remediation.stopped()).chain(noted);

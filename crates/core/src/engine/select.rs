@@ -20,8 +20,8 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, node: &NodeContext<
     let is_for_resolving = step.action.contains() && !rule.keeps_cordon();
     // An action that was awaited in vain does not help either.
     let helps = |action: &Action| {
-        let procedure = procedure::of(action);
-        procedure.addresses(fault, node).is_ok() && procedure.require_progress(fault, node, rule).is_ok()
+        procedure::addresses(action, fault, node).is_ok()
+            && procedure::of(action).require_progress(fault, node, rule).is_ok()
     };
     if !is_for_resolving || resolving.peek().is_none() || resolving.any(helps) {
         return Ok(());
@@ -41,7 +41,7 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, open_fault: &Rem
         if step.action.contains() && !is_available() {
             return false;
         }
-        if step.resolves() && procedure.addresses(fault, node).is_ok() {
+        if step.resolves() && procedure::addresses(&step.action, fault, node).is_ok() {
             let may = || may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
             return !step.needs_approval() && is_available() && may();
         }
@@ -85,8 +85,8 @@ pub(super) fn select_step<'r>(
             continue;
         }
         let useful = fault.map_or(Ok(()), |fault| {
+            procedure::addresses(&step.action, fault, node)?;
             let procedure = procedure::of(&step.action);
-            procedure.addresses(fault, node)?;
             procedure.require_progress(fault, node, rule)?;
             remediation.map_or(Ok(()), |remediation| procedure.require_untried(step, remediation))?;
             containing_helps(step, rule, fault, node)
@@ -138,7 +138,7 @@ fn notify_only_reason(
         return None;
     }
     if remediation.is_some_and(|remediation| is_refused(open_fault, step, remediation)) {
-        return Some("is refused by the API server");
+        return Some("could not be begun");
     }
     if remediation.is_some_and(|remediation| is_untriable(open_fault, step, remediation)) {
         return Some("could not be tried");
@@ -152,7 +152,7 @@ fn is_untriable(open_fault: &RemediationFault, step: &Step, remediation: &Remedi
     last.filter(|record| record.could_not_be_tried()).count() == FREE_TRIES
 }
 
-/// Whether the API server has refused the step in a row as often as the engine tries it.
+/// Whether in a row as many calls for the step were refused, or not made in time, as the engine tries.
 fn is_refused(open_fault: &RemediationFault, step: &Step, remediation: &Remediation) -> bool {
     let last = remediation.attempts_for(open_fault, step).rev();
     last.take_while(|record| record.is_refused_call()).count() >= refused::TRIES

@@ -81,8 +81,9 @@ fn answer<'a>(ctx: Ctx<'a>, node: &NodeContext<'a>, operation: &str) -> Option<&
         (OutcomeState::Done, _) => 0,
         (OutcomeState::Running, _) => 1,
         (OutcomeState::Failed, _) => 2,
-        (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted) => 4,
-        (OutcomeState::Refused, _) => 3,
+        // A refusal after a check is stored with its claim. So beside an open claim, no other refusal ends the operation.
+        (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => 3,
+        (OutcomeState::Refused, _) => 4,
     };
     [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
 }
@@ -104,11 +105,8 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
     if !step.learns_from(answer.reason) {
         return;
     }
-    if answer.state != OutcomeState::Running {
-        step.reason = Some(answer.reason);
-    }
     match (answer.state, answer.reason) {
-        (OutcomeState::Running, _) => {}
+        (OutcomeState::Running, _) => return,
         // A command to reboot, or the reboot marker on the node, does not prove a reboot. Only the boot id proves it.
         (OutcomeState::Done, _)
         | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted)
@@ -116,8 +114,9 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
         {
             step.say(&answer.message);
         }
-        // An earlier start of the same operation has claimed it. The controller judges it by its effect.
-        (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => {
+        // Another start of the same operation has claimed it and given no result yet: it may still be at it.
+        (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => return step.say(&answer.message),
+        (OutcomeState::Done, _) => {
             step.state = StepState::Verifying;
             step.executed_at = Some(now);
             step.say(&answer.message);
@@ -125,13 +124,15 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
         (OutcomeState::Refused, _) => step.finish(StepState::Refused, &answer.message, now),
         (OutcomeState::Failed, _) => step.finish(StepState::Failed, &answer.message, now),
     }
+    step.reason = Some(answer.reason);
 }
 
 /// Records an answer to an attempt that has ended without one.
 fn take_late_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(step) = remediation.steps.iter_mut().rev().find(|step| step.is_given()) else { return };
     let Some(answer) = answer(ctx, node, &step.operation_id).filter(|_| step.is_unanswered()) else { return };
-    if answer.state == OutcomeState::Running {
+    let is_claimed = answer.reason == OutcomeReason::AlreadyExecuted && !step.action.ends_boot();
+    if answer.state == OutcomeState::Running || is_claimed {
         return;
     }
     step.reason = Some(answer.reason);
@@ -160,8 +161,8 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
         // Nobody tries a step while its slot is not stored, or while nobody knows enough. Such a step costs no attempt, and no harsher
         // step follows it.
         let against = against.as_ref();
-        let (state, why) = match (unpaid, against) {
-            (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
+        let (state, why) = match (unpaid.as_ref(), against) {
+            (Some(block), _) => (StepState::Cancelled, block.message()),
             (None, Some(block)) if block.is_no_verdict() => (StepState::Cancelled, block.message()),
             // Nobody was asked: every call for it failed, or the controller waited for something else, such as the end of an older object.
             // A node that goes down for a reboot may have been asked all the same.
@@ -213,7 +214,7 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
             let record = switch_executor(update, record, to, &why, now);
             return repeat(cx, update, &record);
         }
-        None if record.executor == Executor::Job && age >= settings.job_start => {
+        None if record.executor == Executor::Job && !is_running && age >= settings.job_start => {
             if let Some(job) = cx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
                 let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
                 return attempt::end(update, StepState::Failed, &why, now);
@@ -226,7 +227,9 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
         _ => settings.answer_within,
     };
     if age >= limit {
-        return time_out(cx, update, record, "no answer from the node in time");
+        let why = "no answer from the node in time";
+        let why = if is_running { done_message(record, why) } else { why.to_owned() };
+        return time_out(cx, update, record, &why);
     }
     update.requeue.after(limit.saturating_sub(age));
 }

@@ -214,9 +214,9 @@ fn judge(
     let shim = shim.map(|(process, _)| process);
     let mut sighting = sighting(group, key, &answers, shim, checked, seen.kind, confirm);
     let waits = shim.filter(|shim| seen.kind != RuntimeKind::CriO && !is_stopped(shim.state));
-    if let Some(client) = waits.zip(seen.processes.value()).and_then(|(shim, table)| awaited_by(shim, table)) {
-        let message = bounded(&format!("{}; it waits for {}", sighting.message, describe(client)), MAX_LINE);
-        (sighting.certain, sighting.message) = (false, message);
+    if let Some((verb, client)) = waits.zip(seen.processes.value()).and_then(|(shim, table)| awaited_by(shim, table)) {
+        let waits = format!("; the shim waits for `{}`: {}", bounded(verb, 16), describe(client));
+        (sighting.certain, sighting.message) = (false, bounded(&(sighting.message + &waits), MAX_LINE));
     }
     findings.sightings.push(sighting);
 }

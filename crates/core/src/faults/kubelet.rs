@@ -57,8 +57,8 @@ pub(super) const CRASH_LOOP: FaultSpec = FaultSpec {
 
 /// A node has one kubelet.
 pub(super) const KUBELET: &str = "kubelet";
-/// A shim that the kubelet has asked for begins at least this many ticks (1/100 s) after the kubelet. A shim that the previous
-/// kubelet has asked for may still appear before that.
+/// A shim or a conmon that the kubelet has asked for begins at least this many ticks (1/100 s) after the kubelet. One that the
+/// previous kubelet has asked for may still appear before that.
 const ASKED_BY_IT: u64 = 200;
 
 pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
@@ -174,14 +174,20 @@ fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
     }
 }
 
-/// Whether the shim of a pod's sandbox is younger than the kubelet. If so, the kubelet has completed its start.
+/// Whether the shim of a pod's sandbox, or with CRI-O the conmon of a pod's container, is younger than the kubelet. If so, the
+/// kubelet has completed its start. CRI-O usually runs no process for a sandbox.
 fn creates_pods(kubelet: &KubeletSeen, seen: &Observations) -> bool {
     let (Some((_, began, _)), Ok((table, _)), Ok((lists, _))) = (kubelet.process, processes(seen), lists(seen)) else {
         return false;
     };
     table.processes.iter().any(|process| {
-        let ProcessRole::Shim { id, .. } = &process.role else { return false };
-        process.start_ticks >= began.saturating_add(ASKED_BY_IT)
-            && lists.sandboxes.iter().any(|sandbox| sandbox.id == *id)
+        let is_sandbox = |id: &str| lists.sandboxes.iter().any(|sandbox| sandbox.id == id);
+        let is_container = |id: &str| lists.containers.iter().any(|seen| seen.id == id && seen.pod.is_some());
+        let is_of_pod = match &process.role {
+            ProcessRole::Shim { id, .. } => is_sandbox(id),
+            ProcessRole::Monitor { id, pod: Some(_), .. } => is_sandbox(id) || is_container(id),
+            _ => false,
+        };
+        is_of_pod && process.start_ticks >= began.saturating_add(ASKED_BY_IT)
     })
 }

@@ -60,6 +60,12 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
     }
+    // A plugin may have been known under another key before: of one that waits uninterruptibly, a probe that has just started cannot
+    // read the pod, and a lock is not known any more once nobody waits for it.
+    if let Some(plugin) = old.iter().find(|plugin| plugin.pod_uid.or(plugin.sandbox_id).is_none()) {
+        let detail = format!("which pod {} was called for is not known", describe(plugin.process));
+        coverage.others = Verdict::unknown(ConditionReason::FaultSuspected, &detail);
+    }
     // The fault may name one plugin after another while the same processes hang. None of them is clean before it has ended.
     for plugin in &old {
         let detail = format!("{} is old too; another one is blamed", describe(plugin.process));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::runtime_client_hung::ENDLESS;
+use super::runtime_client_hung::is_awaited;
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind};
@@ -171,7 +171,7 @@ fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Finding
 
 /// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.
 pub(super) fn in_flight(seen: &Observations) -> Vec<String> {
-    evidence(long_at_work(seen, |verb| !ENDLESS.contains(&verb)).collect())
+    evidence(long_at_work(seen, is_awaited).collect())
 }
 
 fn long_at_work(seen: &Observations, is_counted: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {

@@ -38,9 +38,14 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 };
 
 /// Verbs that run as long as somebody wants them to, or are the container's own first step (`init`).
-pub(super) const ENDLESS: [&str; 4] = ["run", "exec", "events", "init"];
+const ENDLESS: [&str; 4] = ["run", "exec", "events", "init"];
 
-/// Verbs that do one thing to a container and end, and that may be interrupted. `pause`, `resume`, and `update`, for which older
+/// Whether a client at this verb does one thing and ends. Its caller waits for it.
+pub fn is_awaited(verb: &str) -> bool {
+    !ENDLESS.contains(&verb)
+}
+
+/// Awaited verbs that may be interrupted. `pause`, `resume`, and `update`, for which older
 /// clients freeze the container, may leave it frozen when they are interrupted. A CRI-O that starts takes a running container as
 /// ended if its `state` is interrupted.
 pub const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
@@ -188,12 +193,16 @@ fn whose<'a>(
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
 }
 
-/// The client that this shim waits for, if one works on a container of its pod. Before containerd 2.3 a shim answers no question
-/// while `runc create` runs: it holds its own lock meanwhile.
-pub(super) fn awaited_by<'a>(shim: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a ProcessSeen> {
-    table.processes.iter().find(|process| {
-        matches!(&process.role, ProcessRole::RuntimeClient { verb, .. } if ENDING.contains(&verb.as_str()))
-            && caller(process, table).is_some_and(|caller| caller.pid == shim.pid)
+/// The client that this shim waits for, with its verb, if one works on a container of its pod. Before containerd 2.3 a shim answers
+/// no question while `runc create` runs, and later ones neither during `runc update` or `runc checkpoint`: they hold a lock meanwhile.
+pub(super) fn awaited_by<'a>(shim: &ProcessSeen, table: &'a ProcessTable) -> Option<(&'a str, &'a ProcessSeen)> {
+    table.processes.iter().find_map(|process| match &process.role {
+        ProcessRole::RuntimeClient { verb, .. }
+            if is_awaited(verb) && caller(process, table).is_some_and(|caller| caller.pid == shim.pid) =>
+        {
+            Some((verb.as_str(), process))
+        }
+        _ => None,
     })
 }
 

@@ -25,6 +25,10 @@ fn flap(flaps: &mut Flaps, from: u64, times: u64, every: u64) -> u64 {
     from + times * every
 }
 
+fn views(flaps: &mut Flaps, at: u64) -> BTreeMap<String, FlapView> {
+    flaps.views(secs(at), wall(at))
+}
+
 fn report(faults: &[Fault]) -> ReportView {
     let beat = Heartbeat {
         arrived: secs(0),
@@ -43,15 +47,15 @@ fn report(faults: &[Fault]) -> ReportView {
 fn a_node_that_flaps_is_told_with_its_count_and_stable_after_a_quiet_time() {
     let mut flaps = Flaps::default();
     let now = flap(&mut flaps, 0, 10, 60);
-    let told = flaps.views(secs(now), wall(now)).remove("n").unwrap();
+    let told = views(&mut flaps, now).remove("n").unwrap();
     assert_eq!((told.record.ready_transitions, told.record.rhythm()), (10, secs(60)));
     assert!(told.flapping.is_some() && told.record.penalty >= CUT_OFF);
     let settles = flaps.next_change(secs(now)).unwrap();
     assert!(settles > QUIET && settles < 3 * HALF_LIFE);
     let calm = now + settles.as_secs();
-    assert_eq!(flaps.views(secs(calm), wall(calm))["n"].flapping, None);
+    assert_eq!(views(&mut flaps, calm)["n"].flapping, None);
     let over = calm + flaps.next_change(secs(calm)).unwrap().as_secs();
-    assert!(flaps.views(secs(over), wall(over)).is_empty(), "nothing is left to tell");
+    assert!(views(&mut flaps, over).is_empty(), "nothing is left to tell");
     assert_eq!(flaps.next_change(secs(over)), None);
 }
 
@@ -64,12 +68,12 @@ fn only_another_status_is_a_change() {
     for at in 0..500 {
         flaps.note_ready("n", &node(TriState::True, at), secs(at));
     }
-    assert!(flaps.views(secs(500), wall(500)).is_empty());
+    assert!(views(&mut flaps, 500).is_empty());
     flap(&mut flaps, 501, 8, 1);
-    assert!(flaps.views(secs(510), wall(510))["n"].flapping.is_some());
+    assert!(views(&mut flaps, 510)["n"].flapping.is_some());
     // Another Node of that name has no history.
     flaps.note_ready("n", &NodeView { uid: "other".into(), ..node(TriState::True, 511) }, secs(511));
-    assert!(flaps.views(secs(511), wall(511)).is_empty());
+    assert!(views(&mut flaps, 511).is_empty());
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn a_thousand_changes_are_told_a_few_times() {
     for n in 0..=1_000_u64 {
         let ready = if n % 2 == 0 { TriState::True } else { TriState::False };
         flaps.note_ready("n", &node(ready, n * 5), secs(n * 5));
-        let told = flaps.views(secs(n * 5), wall(n * 5)).remove("n").map(|view| view.record);
+        let told = views(&mut flaps, n * 5).remove("n").map(|view| view.record);
         tellings += u64::from(told != before);
         before = told;
     }
@@ -98,19 +102,19 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_resolved_once_do_not() 
         flaps.note_report("n", &report(&[one(n)]), secs(n * 20));
         flaps.note_report("n", &report(&[]), secs(n * 20 + 10));
     }
-    assert!(flaps.views(secs(400), wall(400)).is_empty());
+    assert!(views(&mut flaps, 400).is_empty());
     // One of them, again and again: but a report that could not check, or is full, has not seen it go.
     for n in 0..20 {
         flaps.note_report("n", &report(&[one(99)]), secs(400 + n * 20));
         let unavailable = ReportView { unchecked: [kind].into(), ..report(&[]) };
         flaps.note_report("n", &unavailable, secs(410 + n * 20));
     }
-    assert!(flaps.views(secs(800), wall(800)).is_empty());
+    assert!(views(&mut flaps, 800).is_empty());
     for n in 0..9 {
         flaps.note_report("n", &report(&[one(99)]), secs(800 + n * 120));
         flaps.note_report("n", &report(&[]), secs(810 + n * 120));
     }
-    let told = flaps.views(secs(1_770), wall(1_770)).remove("n").unwrap();
+    let told = views(&mut flaps, 1_770).remove("n").unwrap();
     assert_eq!((told.record.recurrences, told.record.ready_transitions), (8, 0));
     assert!(told.flapping.is_some());
     let of = &flaps.0["n"];
@@ -164,7 +168,7 @@ fn reboots_in_a_row_are_no_flap_with_all_that_they_go_through() {
         flaps.note_report("n", &report(&faults), secs(round * 100 + 75));
         flaps.note_report("n", &report(&[]), secs(round * 100 + 95));
     }
-    assert_eq!(flaps.views(secs(200), wall(200)).remove("n").and_then(|told| told.flapping), None);
+    assert_eq!(views(&mut flaps, 200).remove("n").and_then(|told| told.flapping), None);
     assert_eq!(flaps.0["n"].flap.unwrap().changes(), 4, "a reboot is two");
 }
 
@@ -187,7 +191,7 @@ fn a_late_word_on_a_node_that_is_gone_leaves_the_history_of_the_new_one_alone() 
     let now = flap(&mut flaps, 0, 10, 30);
     let old = ReportView { node_uid: Some("gone".into()), ..report(&[fault(FaultType::KubeletDown)]) };
     flaps.note_report("n", &old, secs(now + 1));
-    assert!(flaps.views(secs(now + 2), wall(now + 2))["n"].flapping.is_some());
+    assert!(views(&mut flaps, now + 2)["n"].flapping.is_some());
 }
 
 /// A kubelet that cannot relist its pods for 200 of every 260 s.
@@ -198,7 +202,7 @@ fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
     let seen = Fault { id: "hung".into(), state: FaultState::Confirmed, ..fault(FaultType::HungContainer) };
     let stayed = |flaps: &mut Flaps, now, fault: &Fault| {
         let fault = Fault { state: FaultState::Confirmed, ..fault.clone() };
-        flaps.views(secs(now), wall(now)).remove("n").map(|told| told.stayed(&fault).as_secs())
+        views(flaps, now).remove("n").map(|told| told.stayed(&fault).as_secs())
     };
     let mut sequence = 0;
     for turn in 0..6 {
@@ -228,5 +232,5 @@ fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
             );
         }
     }
-    assert_eq!(flaps.views(secs(now), wall(now))["n"].stayed, [], "neither is there");
+    assert_eq!(views(&mut flaps, now)["n"].stayed, [], "neither is there");
 }

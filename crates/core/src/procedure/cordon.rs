@@ -2,16 +2,12 @@
 
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::Cordon;
-use crate::context::{Block, NodeContext};
+use crate::context::Block;
 use crate::fault::Fault;
 use crate::plan::Operation;
 use crate::remediation::{Executor, Marker, Remediation, StepRecord};
 
 impl Procedure for Cordon {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        fault.kind.spec().remedy.fewer_pods
-    }
-
     /// A cordon lasts for the whole remediation, unless a remediator has made the node schedulable again.
     fn is_done(&self, remediation: &Remediation) -> bool {
         !remediation.cleanup.has_removed(&Marker::Cordon) && remediation.cordoned_at().is_some()

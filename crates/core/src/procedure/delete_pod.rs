@@ -16,8 +16,7 @@ use crate::snapshot::{NodeView, SuspectPod};
 use crate::stuck;
 
 impl Procedure for DeletePod {
-    fn addresses(&self, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str> {
-        fault.kind.spec().remedy.new_pod?;
+    fn require_applicable(&self, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str> {
         if pods::is_being_deleted(node, fault) && pods::hung_process(node, fault).is_none() {
             return Err("the pod is being deleted already");
         }

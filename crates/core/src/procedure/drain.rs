@@ -12,10 +12,6 @@ use crate::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
 impl Procedure for Drain {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        fault.kind.spec().remedy.fewer_pods
-    }
-
     /// The remediation has drained the node in this same way since its cordon.
     fn is_done(&self, remediation: &Remediation) -> bool {
         let since = remediation.cordoned_at();

@@ -27,10 +27,6 @@ const NOTIFY_WITHIN: Duration = Duration::from_hours(1);
 const TIDY_UP: Duration = Duration::from_mins(15);
 
 impl Procedure for HandOff {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        fault.kind.spec().remedy.other_machine
-    }
-
     /// An object of a node is created once in a remediation. What it did not resolve, it does not resolve under another operation
     /// either, for any fault.
     fn require_untried(&self, _: &Step, remediation: &Remediation) -> Result<(), &'static str> {

@@ -34,10 +34,6 @@ const GRACE: Duration = Duration::from_mins(5);
 const RHYTHM: Duration = Duration::from_mins(1);
 
 impl Procedure for MarkForReboot {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        Self::addresses(fault.kind)
-    }
-
     fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
         boot::require_untried(step, remediation)
     }

@@ -12,10 +12,6 @@ use crate::text::bounded;
 const MAX_SENTENCE: usize = 320;
 
 impl Procedure for Notify {
-    fn addresses(&self, _: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        Ok(())
-    }
-
     fn admit(&self, _: &StepContext<'_>) -> Result<Executor, Block> {
         Ok(Executor::Controller)
     }

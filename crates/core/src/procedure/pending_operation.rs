@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::boot::is_carried;
 use crate::action::ActionType;
-use crate::command::OutcomeReason;
+use crate::command::{CLOCK_SLACK, OutcomeReason};
 use crate::context::{ClusterContext, NodeContext, Probe};
 use crate::moment::clock;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
@@ -43,7 +43,7 @@ impl<'r> PendingOperation<'r> {
         };
         let reboot = reboot_of(remediation).filter(is_kept);
         let reboot = reboot.and_then(|step| Some((reboot_until(ctx, node, step)?, step)));
-        let other = unanswered(ctx, view.ready, remediation);
+        let other = unanswered(ctx, node, view.ready, remediation);
         let (until, step) = reboot.into_iter().chain(other).max_by_key(|(until, _)| *until)?;
         (until > ctx.snapshot.now).then_some(Self { remediation, step, until })
     }
@@ -74,11 +74,19 @@ impl<'r> PendingOperation<'r> {
 /// The latest step that was given to the node, if it has no answer, and the latest time at which it may be executed.
 fn unanswered<'r>(
     ctx: ClusterContext<'_>,
+    node: &NodeContext<'_>,
     ready: TriState,
     remediation: &'r Remediation,
 ) -> Option<(Timestamp, &'r StepRecord)> {
     let step = remediation.last_given().filter(|step| step.action != ActionType::Reboot && !is_carried(step))?;
     let longest = ctx.settings.latest_execution(step)?;
+    if stands(ctx, node, step) {
+        // An executor that has not read it yet may begin it from now on, as long as the node takes it for timely.
+        let execution = ctx.settings.execution_time();
+        let from_now = ctx.snapshot.now.checked_add(execution).ok()?;
+        let timely = step.scheduled_at.checked_add(execution.saturating_add(CLOCK_SLACK)).ok()?;
+        return Some((longest.max(from_now.min(timely)), step));
+    }
     let is_jobs = step.executor == Executor::Job && step.executor_changed_at.is_none();
     if is_jobs && ready == TriState::True {
         // A kubelet that reaches the API server ends the pod of a deleted Job.
@@ -86,6 +94,13 @@ fn unanswered<'r>(
         return Some((ended, step));
     }
     Some((longest, step))
+}
+
+/// Whether its command or its Job is still there, or may be: the API server has not removed it, or nobody can read it.
+fn stands(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) -> bool {
+    let is_unreadable = node.command.is_some_and(|command| command.unreadable.is_some());
+    let is_command = node.command().is_some_and(|command| command.operation_id == step.operation_id);
+    is_unreadable || is_command || ctx.snapshot.jobs.contains_key(&step.operation_id)
 }
 
 /// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to

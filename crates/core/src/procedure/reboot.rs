@@ -15,10 +15,6 @@ use crate::policy::Step;
 use crate::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
 
 impl Procedure for Reboot {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        fault.kind.spec().remedy.new_boot
-    }
-
     fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
         boot::require_untried(step, remediation)
     }

@@ -5,17 +5,13 @@ use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{Action, ReleaseHungProcess, Signal};
 use crate::command::ActionCommand;
-use crate::context::{Block, ClusterContext, NodeContext, pods};
+use crate::context::{Block, ClusterContext, pods};
 use crate::fault::{Fault, Role};
 use crate::matching::pod_of;
 use crate::plan::{BlockReason, Operation};
 use crate::remediation::Executor;
 
 impl Procedure for ReleaseHungProcess {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        fault.kind.spec().remedy.hung_process.map(drop)
-    }
-
     fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
         let fault = cx.seen.fault.as_ref();
         require_named_target(cx.node, fault)?;

@@ -18,7 +18,7 @@ const WAITS: Duration = Duration::from_mins(10);
 macro_rules! restarts {
     ($daemon:expr, by $action:ident) => {
         impl Procedure for $action {
-            fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+            fn require_applicable(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
                 (fault.kind.spec().remedy.restart)(&fault.subject).of($daemon)
             }
 

@@ -12,14 +12,13 @@ use crate::plan::Operation;
 use crate::remediation::{Executor, Marker, Remediation, StepRecord};
 
 impl Procedure for Taint {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        let remedy = &fault.kind.spec().remedy;
-        if remedy.new_pod.is_ok() && self.effect.repels_daemon_sets() {
+    fn require_applicable(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        if fault.kind.spec().remedy.new_pod.is_ok() && self.effect.repels_daemon_sets() {
             return Err(
                 "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
             );
         }
-        remedy.fewer_pods
+        Ok(())
     }
 
     fn is_done(&self, remediation: &Remediation) -> bool {

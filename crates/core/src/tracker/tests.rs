@@ -7,10 +7,11 @@ use jiff::Timestamp;
 use super::*;
 use crate::condition::{ConditionType, of_probe};
 use crate::diagnose::diagnose;
-use crate::examples::{Node, SANDBOX};
+use crate::examples::{Node, SANDBOX, done};
 use crate::observation::{ContainerState, Reading, TaskAnswer};
 use crate::restart_safety::restart_safety;
 use crate::tri_state::TriState;
+use FaultType::{HungContainer as Hung, KubeletDown as Down, OrphanContainer as Orphan};
 
 /// A tracker fed from a node, second by second.
 struct Watch {
@@ -22,6 +23,29 @@ struct Watch {
 impl Watch {
     fn new(node: Node) -> Self {
         Self { node, tracker: Tracker::default(), thresholds: Thresholds::default() }
+    }
+
+    /// With a shim that is stopped.
+    fn frozen() -> Self {
+        Self::new(frozen())
+    }
+
+    /// The probe begins anew at this second, with what it has saved.
+    fn restart(&mut self, second: u64) {
+        let saved = serde_json::to_string(&self.tracker).unwrap();
+        self.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(second));
+    }
+
+    /// In which state the fault is at each of these seconds.
+    fn shows(&mut self, kind: FaultType, states: &[(u64, Option<FaultState>)]) {
+        for (second, state) in states {
+            assert_eq!(self.at(*second, kind), *state, "at {second}");
+        }
+    }
+
+    /// It is in this state at all of these seconds.
+    fn stays(&mut self, kind: FaultType, seconds: impl Iterator<Item = u64>, state: Option<FaultState>) {
+        seconds.for_each(|second| assert_eq!(self.at(second, kind), state, "at {second}"));
     }
 
     /// One check of everything at this second; the state of the fault of this kind, if it is reported.
@@ -36,77 +60,79 @@ impl Watch {
     }
 }
 
+fn frozen() -> Node {
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    node
+}
+
 const SUSPECTED: Option<FaultState> = Some(FaultState::Suspected);
 const CONFIRMED: Option<FaultState> = Some(FaultState::Confirmed);
 const CLEARING: Option<FaultState> = Some(FaultState::Clearing);
 
 #[test]
 fn a_hung_container_is_confirmed_by_three_checks_and_cleared_by_two() {
-    use FaultType::HungContainer as Hung;
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let mut watch = Watch::new(node);
-    for (second, state) in
-        [(1000, SUSPECTED), (1019, SUSPECTED), (1020, SUSPECTED), (1039, SUSPECTED), (1040, CONFIRMED)]
-    {
-        assert_eq!(watch.at(second, Hung), state, "at {second}");
-    }
-    let frozen = watch.node.clone();
+    let mut watch = Watch::frozen();
+    watch.shows(Hung, &[(1000, SUSPECTED), (1019, SUSPECTED), (1020, SUSPECTED), (1039, SUSPECTED), (1040, CONFIRMED)]);
     watch.node = Node::healthy();
-    for (second, state) in [(1041, CLEARING), (1043, CLEARING), (1044, None)] {
-        assert_eq!(watch.at(second, Hung), state, "at {second}");
-    }
-    watch.node = frozen;
+    watch.shows(Hung, &[(1041, CLEARING), (1043, CLEARING), (1044, None)]);
+    watch.node = frozen();
     assert_eq!(watch.at(1050, Hung), SUSPECTED, "what is gone starts anew");
 }
 
 #[test]
 fn a_sighting_while_clearing_confirms_again() {
-    use FaultType::HungContainer as Hung;
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let (frozen, mut watch) = (node.clone(), Watch::new(node));
+    let mut watch = Watch::frozen();
     for second in [1000, 1020, 1040] {
         watch.at(second, Hung);
     }
     watch.node = Node::healthy();
     assert_eq!(watch.at(1041, Hung), CLEARING);
-    watch.node = frozen;
+    watch.node = frozen();
     assert_eq!(watch.at(1045, Hung), CONFIRMED);
     watch.node = Node::healthy();
     assert_eq!(watch.at(1046, Hung), CLEARING, "the clean look from before does not count any more");
 }
 
 #[test]
-fn a_clean_check_between_makes_a_suspicion_start_anew() {
-    use FaultType::HungContainer as Hung;
+fn a_moment_without_pressure_confirms_nothing_that_was_counted_under_it() {
     let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let (frozen, mut watch) = (node.clone(), Watch::new(node));
+    for id in node.tasks.keys().cloned().collect::<Vec<_>>() {
+        node.tasks.insert(id, done(TaskAnswer::NoAnswer));
+    }
+    let mut watch = Watch::new(node);
+    for (second, cpu, state) in [
+        (1000, 96, SUSPECTED),
+        (1020, 96, SUSPECTED),
+        (1040, 96, SUSPECTED),
+        (1045, 94, SUSPECTED),
+        (1065, 94, SUSPECTED),
+        (1170, 96, SUSPECTED),
+        (1180, 94, CONFIRMED),
+    ] {
+        watch.node.pressure.cpu = cpu;
+        assert_eq!(watch.at(second, Hung), state, "at {second}");
+    }
+}
+
+#[test]
+fn a_clean_check_between_makes_a_suspicion_start_anew() {
+    let mut watch = Watch::frozen();
     watch.at(1000, Hung);
     watch.at(1020, Hung);
     watch.node = Node::healthy();
     assert_eq!(watch.at(1030, Hung), None);
-    watch.node = frozen;
-    assert_eq!(watch.at(1040, Hung), SUSPECTED);
-    assert_eq!(watch.at(1060, Hung), SUSPECTED);
-    assert_eq!(watch.at(1080, Hung), CONFIRMED);
+    watch.node = frozen();
+    watch.shows(Hung, &[(1040, SUSPECTED), (1060, SUSPECTED), (1080, CONFIRMED)]);
 }
 
 #[test]
 fn checks_that_could_not_be_made_change_nothing_however_many() {
-    use FaultType::HungContainer as Hung;
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let mut watch = Watch::new(node);
+    let mut watch = Watch::frozen();
     watch.at(1000, Hung);
     watch.node = Node::unavailable();
-    for second in 1001..1500 {
-        assert_eq!(watch.at(second, Hung), SUSPECTED);
-    }
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    watch.node = node;
+    watch.stays(Hung, 1001..1500, SUSPECTED);
+    watch.node = frozen();
     watch.at(1500, Hung);
     assert_eq!(watch.at(1520, Hung), CONFIRMED);
     watch.node = Node::unavailable();
@@ -117,7 +143,6 @@ fn checks_that_could_not_be_made_change_nothing_however_many() {
 
 #[test]
 fn one_answer_counts_once_however_often_it_is_read() {
-    use FaultType::HungContainer as Hung;
     let mut watch = Watch::new(Node::healthy());
     for second in (1000..1100).step_by(5) {
         // One silent answer of second 1000; the shim is not stopped, so nothing renews it.
@@ -131,9 +156,7 @@ fn one_answer_counts_once_however_often_it_is_read() {
 
 #[test]
 fn a_new_pid_is_the_same_fault_with_a_new_target() {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let mut watch = Watch::new(node);
+    let mut watch = Watch::frozen();
     let before = watch.all(1000).remove(0);
     watch.node.table().iter_mut().filter(|process| process.pid == 100).for_each(|process| process.pid = 777);
     let after = watch.all(1020).remove(0);
@@ -144,7 +167,6 @@ fn a_new_pid_is_the_same_fault_with_a_new_target() {
 /// Whatever was suspected before it: the first silent answer counts from its question on, and the next ones are asked in time.
 #[test]
 fn a_silence_counts_from_its_question_on() {
-    use FaultType::HungContainer as Hung;
     let mut watch = Watch::new(Node::healthy());
     watch.node.freeze(SANDBOX);
     watch.node.tasks.clear();
@@ -160,7 +182,6 @@ fn a_silence_counts_from_its_question_on() {
 
 #[test]
 fn a_first_sign_alone_is_never_confirmed() {
-    use FaultType::HungContainer as Hung;
     let mut watch = Watch::new(Node::healthy());
     for second in (1000..1300).step_by(10) {
         watch.node.freeze(SANDBOX);
@@ -171,7 +192,6 @@ fn a_first_sign_alone_is_never_confirmed() {
 
 mod orphan {
     use super::*;
-    use FaultType::OrphanContainer as Orphan;
 
     fn node(state: ContainerState, kubelet: bool) -> Node {
         let mut node = Node::healthy();
@@ -185,17 +205,13 @@ mod orphan {
     #[test]
     fn the_dead_instance_that_a_live_kubelet_keeps_is_no_fault() {
         let mut watch = Watch::new(node(ContainerState::Exited, true));
-        for second in (1000..3000).step_by(30) {
-            assert_eq!(watch.at(second, Orphan), None, "at {second}");
-        }
+        watch.stays(Orphan, (1000..3000).step_by(30), None);
     }
 
     #[test]
     fn a_running_one_has_five_minutes_while_a_kubelet_lives() {
         let mut watch = Watch::new(node(ContainerState::Running, true));
-        for second in (1000..1300).step_by(30) {
-            assert_eq!(watch.at(second, Orphan), SUSPECTED, "at {second}");
-        }
+        watch.stays(Orphan, (1000..1300).step_by(30), SUSPECTED);
         assert_eq!(watch.at(1300, Orphan), CONFIRMED);
     }
 
@@ -206,7 +222,7 @@ mod orphan {
             for second in (1000..1080).step_by(10) {
                 assert_ne!(watch.at(second, Orphan), CONFIRMED, "{state:?} at {second}");
             }
-            assert_eq!(watch.at(1079, FaultType::KubeletDown), CONFIRMED);
+            assert_eq!(watch.at(1079, Down), CONFIRMED);
             assert_eq!(watch.at(1080, Orphan), CONFIRMED, "{state:?}");
         }
     }
@@ -221,14 +237,11 @@ mod orphan {
         // A new kubelet starts at 1085 and completes its start.
         watch.node = node(ContainerState::Exited, true);
         watch.node.kubelet().process = Some((61, 108_500, Duration::from_secs(25)));
-        assert_eq!(watch.at(1110, Orphan), CLEARING);
-        assert_eq!(watch.at(1120, Orphan), None);
+        watch.shows(Orphan, &[(1110, CLEARING), (1120, None)]);
         // It goes down again: it was up once since, so the leftover is not what keeps it from starting.
         watch.node = node(ContainerState::Exited, false);
-        for second in (1130..1400).step_by(10) {
-            assert_eq!(watch.at(second, Orphan), None, "at {second}");
-        }
-        assert_eq!(watch.at(1400, FaultType::KubeletDown), CONFIRMED);
+        watch.stays(Orphan, (1130..1400).step_by(10), None);
+        assert_eq!(watch.at(1400, Down), CONFIRMED);
     }
 
     #[test]
@@ -244,7 +257,7 @@ mod orphan {
             watch.node.kubelet().process = Some((60, 6000, Duration::from_secs(second - 400)));
             assert_eq!(watch.at(second, Orphan), None, "at {second}");
         }
-        assert_eq!(watch.at(1399, FaultType::KubeletDown), CONFIRMED);
+        assert_eq!(watch.at(1399, Down), CONFIRMED);
         // It is killed: now nobody makes or removes containers.
         watch.node = node(ContainerState::Exited, false);
         let states: Vec<_> = (1400..=1440).step_by(10).map(|second| watch.at(second, Orphan)).collect();
@@ -263,12 +276,9 @@ mod orphan {
 
 #[test]
 fn a_kubelet_that_dies_at_every_start_is_down_one_that_comes_up_is_not() {
-    use FaultType::KubeletDown as Down;
     let mut watch = Watch::new(Node::healthy());
     watch.node.kubelet().process = Some((60, 1, Duration::from_secs(3)));
-    for second in (1000..1120).step_by(10) {
-        assert_eq!(watch.at(second, Down), SUSPECTED, "at {second}");
-    }
+    watch.stays(Down, (1000..1120).step_by(10), SUSPECTED);
     assert_eq!(watch.at(1120, Down), CONFIRMED);
 
     let mut watch = Watch::new(Node::healthy());
@@ -285,10 +295,8 @@ fn a_kubelet_that_dies_at_every_start_is_down_one_that_comes_up_is_not() {
 
 #[test]
 fn a_saved_check_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let mut watch = Watch::new(node);
-    watch.at(1000, FaultType::HungContainer);
+    let mut watch = Watch::frozen();
+    watch.at(1000, Hung);
     let saved = serde_json::to_string(&watch.tracker).unwrap();
     let now = Duration::from_secs(1030);
     let restored = |text: &str| serde_json::from_str::<Tracker>(text).unwrap().restored(now).suspects().count();
@@ -300,17 +308,12 @@ fn a_saved_check_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
 
 #[test]
 fn the_state_survives_a_restart_of_the_probe() {
-    use FaultType::HungContainer as Hung;
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let mut watch = Watch::new(node);
+    let mut watch = Watch::frozen();
     watch.at(1000, Hung);
     watch.at(1020, Hung);
-    let saved = serde_json::to_string(&watch.tracker).unwrap();
-    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1030));
+    watch.restart(1030);
     assert_eq!(watch.at(1040, Hung), CONFIRMED);
-    let saved = serde_json::to_string(&watch.tracker).unwrap();
-    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1050));
+    watch.restart(1050);
     let node = std::mem::replace(&mut watch.node, Node::unavailable());
     assert_eq!(watch.at(1050, Hung), CONFIRMED, "a start without a look neither clears nor repeats");
     watch.tracker = watch.tracker.clone().restored(Duration::from_secs(10));
@@ -320,10 +323,7 @@ fn the_state_survives_a_restart_of_the_probe() {
 
 #[test]
 fn a_suspicion_from_long_ago_does_not_add_up() {
-    use FaultType::HungContainer as Hung;
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    let mut watch = Watch::new(node);
+    let mut watch = Watch::frozen();
     watch.at(1000, Hung);
     watch.at(1020, Hung);
     assert_eq!(watch.at(1921, Hung), SUSPECTED);
@@ -354,7 +354,7 @@ fn a_flood_is_bounded_and_counted() {
     node.kubelet_gone();
     let findings = diagnose(&node, Known::default(), &Thresholds::default());
     let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
-    assert_eq!((now.faults[0].kind, tracker.entries.len()), (FaultType::KubeletDown, MAX_TRACKED));
+    assert_eq!((now.faults[0].kind, tracker.entries.len()), (Down, MAX_TRACKED));
 }
 
 #[test]
@@ -374,7 +374,6 @@ fn nothing_is_said_of_containers_before_each_has_answered() {
     assert_eq!(responsive(&mut watch, 1010), Some(TriState::True));
     // Nor of one that has just come.
     watch.node.tasks.remove("aaaa1");
-    let saved = serde_json::to_string(&watch.tracker).unwrap();
-    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1021));
+    watch.restart(1021);
     assert_eq!(responsive(&mut watch, 1021), Some(TriState::Unknown));
 }

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
-use nrh_core::moment::since;
-use nrh_core::plan::{BlockReason, Effect, SelfHealing};
+use nrh_core::plan::{BlockReason, Effect, Plan, SelfHealing};
 use nrh_core::policy::Step;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
@@ -14,14 +13,32 @@ use nrh_core::snapshot::TriState;
 use crate::samples::{
     backing_off, cont, cordon, delete_pod, fault, hand_off, hung, kill, notify, plugin, policy, rule,
 };
-use crate::world::{Chaos, ClearedBy, World, notification, reasons, secs};
+use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, notification, reasons, says, secs};
+
+/// One node with a hung container, under a rule for that alone: none is for a probe that is silent.
+fn watched(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::HungContainer], steps)])], &["n1"]);
+    world.inject("n1", hung("log"), by);
+    world
+}
+
+/// So many passes, none of which asks for the next one at once.
+fn live_calmly(world: &mut World, passes: usize) -> Vec<Plan> {
+    let pass = |_| {
+        let plan = world.pass();
+        assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
+        world.tick(secs(5));
+        plan
+    };
+    (0..passes).map(pass).collect()
+}
 
 #[test]
 fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.node("n1").job_starts = false;
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded);
     assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
@@ -39,11 +56,10 @@ fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with
     for (_, job) in world.jobs.values_mut() {
         (job.rejected, job.finished) = (Some("NodeShutdown".to_owned()), true);
     }
-    world.tick(secs(1));
+    world.pass_after(1);
     world.pass();
-    world.pass();
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)"]);
-    let step = &world.only_remediation().steps[0];
+    assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
+    let step = world.step(0);
     assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
     world.run(secs(300));
     let remediation = world.only_remediation();
@@ -65,7 +81,7 @@ fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_be
     world.tick(secs(46));
     world.node("n1").send();
     world.pass();
-    let step = &world.only_remediation().steps[0];
+    let step = world.step(0);
     assert_eq!((step.state, step.executor), (StepState::Failed, Executor::Job));
     assert_eq!(step.message, "the Job ended without a result");
 }
@@ -82,12 +98,12 @@ fn a_command_that_was_never_answered_makes_room_for_the_next_one() {
         world.node("n1").send();
         world.pass();
     }
-    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGKILL)"]);
+    assert_eq!(world.did(), [COMMAND_CONT, "command ReleaseHungProcess(SIGKILL)"]);
     let command = world.nodes["n1"].command.clone().unwrap();
     assert!(command.operation_id.ends_with("-2"), "{command:?}");
     world.node("n1").probe_runs = true;
     world.run(secs(60));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 /// What comes back from an act, and how the record stands after it.
@@ -121,14 +137,11 @@ fn the_result_of_an_act_is_written_into_its_step_alone() {
 #[test]
 fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_alone() {
     for (cool_down, wait) in [(secs(0), 10), (secs(60), 60)] {
-        let mut first = cont();
-        first.cooldown = cool_down;
+        let first = Step { cooldown: cool_down, ..cont() };
         let mut world = World::sick(plugin(), ClearedBy::Kill, &[first, kill(false), notify()]);
         world.refuses = true;
         let begin = world.now;
-        for _ in 0..50 {
-            world.pass();
-        }
+        world.passes(50);
         assert_eq!(world.did(), ["refused job ReleaseHungProcess(SIGCONT)"], "fifty passes at one moment");
         let plan = world.plan();
         assert_eq!(reasons(&plan), [BlockReason::RequestRejected], "{:?}", plan.blocked);
@@ -143,8 +156,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
             world.tick(secs(1));
             text = notification(&world.pass()).map(str::to_owned).or(text);
         }
-        let text = text.unwrap();
-        assert!(text.contains("was not executed: creating Job"), "{text}");
+        says(&text.unwrap(), "was not executed: creating Job");
         let steps = &world.only_remediation().steps;
         assert_eq!(
             steps.iter().map(|step| step.step_index).collect::<Vec<_>>(),
@@ -157,22 +169,19 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
         );
         let notified = steps[3].scheduled_at.duration_since(begin).as_secs();
         assert_eq!(notified, 3 * i64::try_from(wait).unwrap(), "three waits before people are notified");
-        assert_eq!(world.only_remediation().phase, Phase::Failed);
+        assert_eq!(world.phase(), Phase::Failed);
     }
 }
 
 /// Every call for a step failed, by an error that is no refusal: a webhook that is down, say.
 #[test]
 fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
-    let pod = |steps: &[Step]| {
-        let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], steps)])], &["n1"]);
-        world.node("n1").pods.push(backing_off("n1", "agent-1"));
-        world
-    };
+    let mut stuck = World::under(&[delete_pod(), hand_off("Fix"), notify()], &["n1"]);
+    stuck.node("n1").pods.push(backing_off("n1", "agent-1"));
     let worlds = [
         World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]),
         World::sick(plugin(), ClearedBy::Kill, &[hand_off("Fix"), kill(true), notify()]),
-        pod(&[delete_pod(), hand_off("Fix"), notify()]),
+        stuck,
     ];
     for mut world in worlds {
         for _ in 0..400 {
@@ -188,10 +197,24 @@ fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
     }
 }
 
+#[test]
+fn the_note_about_a_step_whose_calls_all_failed_says_no_more_than_is_known() {
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
+    while world.remediations.is_empty() || world.states() != [StepState::Failed; 3] {
+        world.schedule();
+        world.tick(secs(5));
+    }
+    // So the notification waits.
+    world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
+    world.wait(24, 5);
+    let note = "step 1 ReleaseHungProcess of rule r could not be begun, and nothing harsher follows";
+    assert_eq!(world.only_remediation().message, note);
+}
+
 /// The controller could not read the answer of the API server, which did what it was asked for.
 #[test]
 fn what_was_done_unseen_is_no_failed_call() {
-    let mut deleted = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod(), notify()])])], &["n1"]);
+    let mut deleted = World::under(&[delete_pod(), notify()], &["n1"]);
     deleted.node("n1").pods.push(backing_off("n1", "agent-1"));
     deleted.schedule();
     let mut successor = backing_off("n1", "agent-2");
@@ -204,7 +227,7 @@ fn what_was_done_unseen_is_no_failed_call() {
     let mut handed = World::sick(plugin(), ClearedBy::HandOff, &[hand_off("Fix"), notify()]);
     handed.disturbed_pass(&Chaos { failing: [3].into(), ..Chaos::default() });
     handed.wait(1, 5);
-    let step = &handed.only_remediation().steps[0];
+    let step = handed.step(0);
     assert!(step.started_at.is_some() && !step.is_refused_call(), "{step:?}");
 }
 
@@ -216,7 +239,7 @@ fn the_last_step_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
     assert!(world.only_remediation().is_open());
     world.refuses = false;
     world.run(secs(300));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "one attempt was allowed, and refusals cost none");
+    assert_eq!(world.phase(), Phase::Succeeded, "one attempt was allowed, and refusals cost none");
 
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.refuses = true;
@@ -231,19 +254,10 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
     world.node("n1").job_starts = false;
     world.pass();
-    let id = world.only_remediation().steps[0].operation_id.clone();
-    let at = world.now;
-    let (_, job) = world.jobs.get_mut(&id).unwrap();
-    job.outcome = Some(Outcome {
-        operation_id: id,
-        state: OutcomeState::Failed,
-        reason: OutcomeReason::RequestFailed,
-        message: "kill: not permitted".into(),
-        at,
-    });
+    world.jobs_end(OutcomeState::Failed, OutcomeReason::RequestFailed, "kill: not permitted");
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
-    assert!(!world.only_remediation().steps[0].is_refused_call());
+    assert_eq!(world.did(), [JOB_CONT, JOB_KILL]);
+    assert!(!world.step(0).is_refused_call());
 }
 
 #[test]
@@ -252,7 +266,7 @@ fn no_answer_ends_the_attempt() {
     world.node("n1").job_starts = false;
     world.pass();
     // Switched off after the command was given: nobody takes it up.
-    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
+    world.heartbeat("n1").actions_enabled = false;
     world.run(secs(600));
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
@@ -271,19 +285,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
         world.node("n1").job_starts = false;
         for _ in 0..400 {
             world.pass();
-            let open: Vec<String> = world.jobs.keys().cloned().collect();
-            for id in open {
-                let at = world.now;
-                let (_, job) = world.jobs.get_mut(&id).unwrap();
-                job.finished = true;
-                job.outcome = Some(Outcome {
-                    operation_id: id.clone(),
-                    state: OutcomeState::Refused,
-                    reason,
-                    message: "not now".into(),
-                    at,
-                });
-            }
+            world.jobs_end(OutcomeState::Refused, reason, "not now");
             world.tick(secs(5));
         }
         let remediation = world.remediations.values().next().unwrap();
@@ -296,37 +298,42 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
 }
 
 #[test]
-fn what_was_claimed_before_is_judged_by_its_effect() {
+fn what_another_start_has_claimed_ends_with_the_answer_of_that_start() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
-    let id = world.only_remediation().steps[0].operation_id.clone();
-    world.node("n1").claimed.insert(id);
-    world.tick(secs(5));
-    world.pass();
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Verifying);
+    let id = world.step(0).operation_id.clone();
+    world.node("n1").claimed.insert(id, None);
+    world.wait(10, 5);
+    let step = world.step(0);
+    assert_eq!((step.state, step.executed_at, step.reason), (StepState::Started, None, None), "it may still be at it");
+    for (state, reason, expected) in [
+        (OutcomeState::Refused, OutcomeReason::Expired, StepState::Started),
+        (OutcomeState::Failed, OutcomeReason::RequestFailed, StepState::Failed),
+        (OutcomeState::Done, OutcomeReason::Executed, StepState::Verifying),
+    ] {
+        let mut world = world.clone();
+        world.probe_answers(state, reason, "");
+        world.pass();
+        let expected = (expected, (expected != StepState::Started).then_some(reason));
+        assert_eq!((world.step(0).state, world.step(0).reason), expected);
+    }
 }
 
 #[test]
 fn of_two_answers_the_one_that_acted_counts() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
-    let id = world.only_remediation().steps[0].operation_id.clone();
-    let answer =
-        |state, reason| Outcome { operation_id: id.clone(), state, reason, message: String::new(), at: world.now };
+    let id = world.step(0).operation_id.clone();
+    let acted = (OutcomeState::Done, OutcomeReason::Executed);
     for (job, agent) in [
-        (
-            answer(OutcomeState::Refused, OutcomeReason::AlreadyExecuted),
-            answer(OutcomeState::Done, OutcomeReason::Executed),
-        ),
-        (answer(OutcomeState::Refused, OutcomeReason::Recovered), answer(OutcomeState::Done, OutcomeReason::Executed)),
-        (
-            answer(OutcomeState::Done, OutcomeReason::Executed),
-            answer(OutcomeState::Failed, OutcomeReason::RequestFailed),
-        ),
+        ((OutcomeState::Refused, OutcomeReason::AlreadyExecuted), acted),
+        ((OutcomeState::Refused, OutcomeReason::Recovered), acted),
+        (acted, (OutcomeState::Failed, OutcomeReason::RequestFailed)),
     ] {
+        let answer = |(state, reason)| Some(world.answer(&id, state, reason, ""));
         let mut snapshot = world.snapshot();
-        snapshot.jobs.get_mut(&id).unwrap().outcome = Some(job);
-        snapshot.reports.get_mut("n1").unwrap().agent = Some(agent);
+        snapshot.jobs.get_mut(&id).unwrap().outcome = answer(job);
+        snapshot.reports.get_mut("n1").unwrap().agent = answer(agent);
         let plan = plan(&snapshot, &world.settings);
         let Some(Effect::WriteRemediation(remediation)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
         assert_eq!((remediation.phase, remediation.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Executed)));
@@ -337,9 +344,8 @@ fn of_two_answers_the_one_that_acted_counts() {
 fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
-    world.tick(secs(5));
-    world.pass();
-    let executed_at = world.only_remediation().steps[0].executed_at.unwrap();
+    world.pass_after(5);
+    let executed_at = world.step(0).executed_at.unwrap();
     world.now = world.now.checked_add(secs(10)).unwrap();
     let mut early = world.snapshot();
     early.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = secs(11);
@@ -349,40 +355,36 @@ fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
 
     world.node("n1").send();
     world.pass();
-    let step = world.only_remediation().steps[0].clone();
+    let step = world.step(0).clone();
     assert_eq!((step.state, step.clear_since), (StepState::Verifying, Some(world.now)));
-    world.tick(secs(4));
-    world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
+    world.pass_after(4);
+    assert_eq!(world.phase(), Phase::Verifying, "4 s of the 5 s it must stay away");
     world.inject("n1", hung("log"), None);
     world.pass();
-    assert_eq!(world.only_remediation().steps[0].clear_since, None, "it came back");
+    assert_eq!(world.step(0).clear_since, None, "it came back");
     world.node("n1").sick.clear();
-    world.tick(secs(1));
-    world.pass();
-    world.tick(secs(5));
-    world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    assert_eq!(world.only_remediation().steps[0].executed_at, Some(executed_at));
+    world.pass_after(1);
+    world.pass_after(5);
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!(world.step(0).executed_at, Some(executed_at));
 }
 
 #[test]
 fn a_full_report_may_have_left_the_fault_out() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
-    world.tick(secs(5));
-    world.pass();
+    world.pass_after(5);
     for i in 0..MAX_FAULTS {
         let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
         other.state = FaultState::Suspected;
         world.node("n1").sick.push(crate::world::injected_fault(other, None));
     }
     world.wait(3, 20);
-    assert_eq!(world.only_remediation().phase, Phase::Verifying);
+    assert_eq!(world.phase(), Phase::Verifying);
     world.node("n1").sick.pop();
     world.tick(secs(5));
     world.run(secs(20));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
@@ -404,53 +406,25 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
 fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.node("n1").job_starts = false;
-    world.pass();
-    world.pass();
-    let at = world.now;
-    let (id, (_, job)) = world.jobs.iter_mut().next().unwrap();
-    job.finished = true;
-    job.outcome = Some(Outcome {
-        operation_id: id.clone(),
-        state: OutcomeState::Refused,
-        reason: OutcomeReason::CheckFailed,
-        message: "not now".into(),
-        at,
-    });
+    world.passes(2);
+    world.jobs_end(OutcomeState::Refused, OutcomeReason::CheckFailed, "not now");
     world.node("n1").probe_runs = false;
-    for _ in 0..360 {
-        let plan = world.pass();
-        assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
-        world.tick(secs(5));
-    }
+    live_calmly(&mut world, 360);
     let remediation = world.only_remediation();
     assert!(!remediation.is_open(), "{}: {:?}", remediation.message, remediation.steps);
-    assert!(!world.nodes["n1"].view.unschedulable, "and its cordon is taken back");
+    assert!(!world.is_cordoned(), "and its cordon is taken back");
 }
 
 #[test]
 fn people_are_told_without_a_fresh_check_after_a_while_and_not_before() {
     // Nobody knows when a check was that no watch has brought; or the probe is always a little late.
     for checked in [secs(86_400), secs(60)] {
-        let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
-        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.inject("n1", hung("log"), None);
-        let pass = |world: &mut World| {
-            world.pass();
-            world.tick(secs(5));
-        };
-        for _ in 0..10 {
-            pass(&mut world);
-        }
+        let mut world = watched(None, &[cont(), notify()]);
+        world.live(10, 5);
         world.node("n1").checked = checked;
-        while world.only_remediation().steps[0].state != StepState::Failed {
-            pass(&mut world);
-        }
-        let failed = world.now;
-        while !world.did().contains(&"notify") {
-            pass(&mut world);
-            assert!(since(world.now, failed) < secs(600), "never told");
-        }
-        assert!(since(world.now, failed) >= secs(170), "a look may still come: {:?}", since(world.now, failed));
+        world.until(secs(600), "failed", |world| world.step(0).state == StepState::Failed);
+        let told = world.until(secs(600), "told", |world| world.did().contains(&"notify"));
+        assert!(told >= 170, "a look may still come: {told}");
     }
 }
 
@@ -471,49 +445,49 @@ fn without_a_ledger_no_step_is_used_up() {
     }
     world.ledger = ledger;
     world.run(secs(300));
-    assert_eq!(
-        world.did(),
-        ["job ReleaseHungProcess(SIGCONT)"],
-        "the same step comes first: {:?}",
-        world.only_remediation().steps
-    );
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.did(), [JOB_CONT], "the same step comes first: {:?}", world.only_remediation().steps);
+    assert_eq!(world.phase(), Phase::Succeeded);
+}
+
+/// Its slot is stored.
+#[test]
+fn a_step_that_waits_for_the_admission_policies_ends_with_their_message() {
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
+    world.schedule();
+    world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
+    world.wait(48, 5);
+    let step = world.step(0);
+    assert_eq!((step.state, step.message.as_str()), (StepState::Cancelled, "nrh-jobs is missing"));
+    world.admission_not_enforced = None;
+    world.run(secs(300));
+    assert_eq!((world.did(), world.phase()), (vec![JOB_CONT], Phase::Succeeded));
 }
 
 #[test]
 fn people_are_told_when_the_probe_falls_silent_before_they_were() {
     for is_told_first in [false, true] {
-        let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
-        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.inject("n1", hung("log"), None);
+        let mut world = watched(None, &[cont(), notify()]);
         world.pass();
         if is_told_first {
             world.run(secs(900));
         }
         world.node("n1").probe_runs = false;
-        let mut blocked = Vec::new();
-        for _ in 0..360 {
-            let plan = world.pass();
-            assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
-            blocked.extend(plan.blocked.into_iter().map(|blocked| blocked.message));
-            world.tick(secs(5));
-        }
-        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"], "told {is_told_first}");
-        assert_eq!(world.only_remediation().phase, Phase::Failed);
-        let claims = blocked.iter().any(|message| message.contains("and it is still there"));
+        let plans = live_calmly(&mut world, 360);
+        assert_eq!(world.did(), [JOB_CONT, "notify"], "told {is_told_first}");
+        assert_eq!(world.phase(), Phase::Failed);
+        let mut blocked = plans.iter().flat_map(|plan| &plan.blocked);
+        let claims = blocked.any(|blocked| blocked.message.contains("and it is still there"));
         assert!(is_told_first || !claims, "nobody knows that");
     }
 }
 
 #[test]
 fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_reports() {
-    let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
     for (silence, did, phases) in [
-        (280, vec!["job ReleaseHungProcess(SIGCONT)"], vec![Phase::Succeeded]),
-        (900, vec!["notify", "job ReleaseHungProcess(SIGCONT)"], vec![Phase::Failed, Phase::Succeeded]),
+        (280, vec![JOB_CONT], vec![Phase::Succeeded]),
+        (900, vec!["notify", JOB_CONT], vec![Phase::Failed, Phase::Succeeded]),
     ] {
-        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.inject("n1", hung("log"), ClearedBy::Cont);
+        let mut world = watched(ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.schedule();
         let fresh = std::mem::replace(&mut world.node("n1").checked, secs(60));
         world.node("n1").send();
@@ -534,7 +508,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
         let state = if is { FaultState::Clearing } else { FaultState::Confirmed };
         world.node("n1").sick[0].fault.state = state;
     };
-    let disabled: Change = |world, is| world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = !is;
+    let disabled: Change = |world, is| world.heartbeat("n1").actions_enabled = !is;
     for (change, notified) in [(clearing, vec![]), (disabled, vec!["notify"])] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.schedule();
@@ -545,8 +519,8 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
         change(&mut world, false);
         world.node("n1").send();
         world.run(secs(300));
-        assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{:?}", world.only_remediation());
-        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+        assert_eq!(world.phase(), Phase::Succeeded, "{:?}", world.only_remediation());
+        assert_eq!(world.did(), [JOB_CONT]);
 
         forever.live(240, 5);
         assert_eq!(forever.did(), notified, "{:?}", forever.only_remediation());
@@ -555,7 +529,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
         change(&mut forever, false);
         forever.node("n1").send();
         forever.live(24, 5);
-        let resumed = [notified, vec!["job ReleaseHungProcess(SIGCONT)"]].concat();
+        let resumed = [notified, vec![JOB_CONT]].concat();
         assert_eq!(forever.did(), resumed, "{:?}", forever.remediations);
     }
 }
@@ -564,20 +538,18 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
 fn a_cordon_that_was_taken_back_is_no_try() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.pass();
-    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
+    world.heartbeat("n1").actions_enabled = false;
     world.live(240, 5);
     assert_eq!(world.did(), ["cordon", "uncordon"], "{:?}", world.remediations);
-    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true;
+    world.heartbeat("n1").actions_enabled = true;
     world.live(24, 5);
-    let resolved = ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"];
+    let resolved = ["cordon", JOB_CONT, "uncordon"];
     assert_eq!(world.did()[2..], resolved, "{:?}", world.remediations);
 }
 
 #[test]
 fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
-    let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.inject("n1", hung("log"), None);
+    let mut world = watched(None, &[cont(), kill(true), notify()]);
     world.until(secs(600), "executed", |world| {
         world.remediations.values().any(|one| one.steps[0].executed_at.is_some())
     });
@@ -586,6 +558,6 @@ fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
     world.live(180, 5);
     world.node("n1").probe_runs = true;
     world.live(60, 5);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"]);
+    assert_eq!(world.did(), [JOB_CONT, "notify"]);
     assert!(reasons(&world.plan()).contains(&BlockReason::RecentlyFailed), "{:?}", world.plan().blocked);
 }

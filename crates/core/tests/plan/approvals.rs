@@ -1,21 +1,20 @@
 //! Steps that a person has to approve.
 
+use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{ApprovalMode, Mode};
 use nrh_core::remediation::{Phase, StepState};
 
 use crate::samples::{asked, cont, cordon, hung, kill, notify, plugin, policy, rule};
-use crate::world::{ClearedBy, World, acts, reasons, secs};
+use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs};
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), asked(cont()), notify()]);
-    world.pass();
-    world.pass();
+    world.passes(2);
     for _ in 0..60 {
-        world.tick(secs(30));
-        let plan = world.pass();
+        let plan = world.pass_after(30);
         assert_eq!((acts(&plan), reasons(&plan)), (vec![], vec![BlockReason::AwaitingApproval]));
         assert!(plan.next.unwrap() <= secs(3_600));
     }
@@ -24,12 +23,11 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
     assert_eq!(remediation.phase, Phase::AwaitingApproval);
     let waiting = remediation.current_step().unwrap().clone();
     assert!(waiting.target.process.is_some(), "it says what it would touch");
-    let blocked = world.plan().blocked[0].message.clone();
-    assert!(blocked.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{blocked}");
+    says(&world.plan().blocked[0].message, &format!("nrh approve n1 --operation {}", waiting.operation_id));
     world.approve("n1", "ann").unwrap();
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"]);
-    let step = &world.only_remediation().steps[1];
+    assert_eq!(world.did(), ["cordon", JOB_CONT, "uncordon"]);
+    let step = world.step(1);
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::Succeeded, Some("ann")));
 }
 
@@ -41,8 +39,8 @@ fn an_approval_is_for_one_operation_only() {
     world.pass();
     world.approve("n1", "ann").unwrap();
     world.wait(120, 5);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "the second attempt asks again");
-    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
+    assert_eq!(world.did(), [JOB_CONT], "the second attempt asks again");
+    assert_eq!(world.phase(), Phase::AwaitingApproval);
 }
 
 #[test]
@@ -52,7 +50,7 @@ fn nobody_says_yes_and_nothing_harsher_follows() {
     assert_eq!(world.did(), ["notify"]);
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
-    assert!(remediation.steps[0].message.contains("within 3600 s"), "{}", remediation.steps[0].message);
+    assert!(remediation.steps[0].message.contains("within 1h"), "{}", remediation.steps[0].message);
 }
 
 #[test]
@@ -74,7 +72,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
         world.node("n1").send();
         let plan = world.pass();
         // The other step that the policy has by now needs no approval.
-        let by_now = if change == 2 { vec!["job ReleaseHungProcess(SIGKILL)"] } else { vec![] };
+        let by_now = if change == 2 { vec![JOB_KILL] } else { vec![] };
         assert_eq!(acts(&plan).iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>(), by_now, "case {change}");
         let remediation = world.only_remediation();
         let step = remediation.steps.iter().find(|step| step.operation_id == first).unwrap();
@@ -99,7 +97,7 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     world.schedule();
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Manual;
     assert_eq!(acts(&world.pass()), []);
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
+    assert_eq!(world.step(0).state, StepState::Cancelled);
 }
 
 /// A step waits for a person, and another rule of the policy does not ask.
@@ -117,16 +115,16 @@ fn asked_beside_another_rule() -> World {
 #[test]
 fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = asked_beside_another_rule();
-    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
+    assert_eq!(world.phase(), Phase::AwaitingApproval);
     world.inject("n1", plugin(), ClearedBy::Kill);
     world.wait(40, 5);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
+    assert_eq!(world.did(), [JOB_KILL]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", remediation.steps);
     assert_eq!(remediation.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
     world.approve("n1", "ann").unwrap();
     world.run(secs(120));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
@@ -135,7 +133,7 @@ fn what_is_approved_and_held_keeps_its_place() {
     world.approve("n1", "ann").unwrap();
     world.inject("n1", plugin(), ClearedBy::Kill);
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
 }
 
 #[test]
@@ -148,13 +146,12 @@ fn what_changes_of_itself_is_no_other_object() {
         let process = target.process.as_mut().unwrap();
         (process.state, process.wchan) = (["S", "R"][round % 2].into(), Some(format!("wait{round}")));
         target.container_id = if round % 3 == 0 { None } else { target.container_id.clone() };
-        world.tick(secs(30));
-        world.pass();
+        world.pass_after(30);
         assert_eq!(world.only_remediation().awaiting(), Some(first.as_str()), "round {round}");
     }
     world.approve("n1", "ann").unwrap();
     world.run(secs(120));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
@@ -164,7 +161,7 @@ fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
     world.approve("n1", "ann").unwrap();
     // It is reserved, and the call does not arrive.
     world.schedule();
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
+    assert_eq!(world.step(0).state, StepState::Scheduled);
     let name = world.only_remediation().name.clone();
     world.remediations.get_mut(&name).unwrap().approval = None;
     world.wait(120, 5);
@@ -182,7 +179,7 @@ fn what_is_approved_and_held_until_its_time_is_over_says_so() {
     world.node("n1").checked = secs(60);
     world.wait(800, 5);
     assert_eq!(world.did(), ["notify"]);
-    let step = &world.only_remediation().steps[0];
+    let step = world.step(0);
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));
     assert!(step.message.contains("approved by ann, and blocked"), "{}", step.message);
 }
@@ -194,23 +191,15 @@ fn a_dry_run_of_it_waits_for_nobody() {
     let mut world = World::new(&[dry], &["n1"]);
     world.inject("n1", hung("log"), ClearedBy::Cont);
     world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Simulated);
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Simulated);
+    assert_eq!(world.phase(), Phase::Simulated);
+    assert_eq!(world.step(0).state, StepState::Simulated);
 }
 
 #[test]
 fn a_node_cannot_answer_for_the_person() {
-    use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
-    let (operation_id, at) = (world.only_remediation().current_step().unwrap().operation_id.clone(), world.now);
-    world.node("n1").report.agent = Some(Outcome {
-        operation_id,
-        state: OutcomeState::Done,
-        reason: OutcomeReason::Executed,
-        message: "done".into(),
-        at,
-    });
+    world.probe_answers(OutcomeState::Done, OutcomeReason::Executed, "done");
     world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
+    assert_eq!(world.phase(), Phase::AwaitingApproval);
 }

@@ -1,6 +1,6 @@
 //! Policies, budgets, slots, dry runs and history.
 
-use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::matching::{Match, MatchContext};
@@ -9,8 +9,8 @@ use nrh_core::policy::{Amount, FaultLimit, Mode, Namespaces, NodeLimit, Topology
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{clean_up, cont, cordon, fault, hung, kill, notify, plugin, policy, rule};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs, written};
+use crate::samples::{clean_up, cont, cordon, fault, hung, kill, names, notify, plugin, policy, rule};
+use crate::world::{Chaos, ClearedBy, JOB_CONT, World, acts, reasons, secs, written};
 
 #[test]
 fn one_policy_repairs_a_node_and_overlaps_are_told() {
@@ -109,6 +109,20 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
 }
 
 #[test]
+fn a_fault_that_no_policy_has_a_rule_for_is_for_none_of_them() {
+    let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
+    let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    let mut world = World::new(&[net, tasks], &["n1"]);
+    world.inject("n1", hung("log"), None);
+    world.pass();
+    world.inject("n1", fault(FaultType::LeakedShim, "x"), None);
+    let plan = world.pass();
+    assert_eq!(world.only_remediation().policy, "tasks");
+    let [blocked] = &plan.blocked[..] else { panic!("{:?}", plan.blocked) };
+    assert_eq!(blocked.reason, BlockReason::NoRule, "{}", blocked.message);
+}
+
+#[test]
 fn what_is_only_told_does_not_keep_another_fault_from_being_resolved() {
     let tell = policy("tell", &[rule("r", &[FaultType::KubeletDown], &[notify()])]);
     let resolve = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[clean_up()])]);
@@ -126,17 +140,21 @@ fn what_is_only_told_does_not_keep_another_fault_from_being_resolved() {
 }
 
 /// Six nodes in three zones, one of which has no name.
-fn in_zones(most: Amount) -> World {
-    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
-    policy.limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
-    policy.limits.max_in_flight = Amount::Count(6);
-    policy.limits.storm.min_nodes = Amount::Count(100);
-    let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1", "c1", "c2"]);
-    for (name, node) in &mut world.nodes {
-        if !name.starts_with('c') {
-            node.view.labels.insert("zone".into(), name[..1].into());
-        }
+pub fn zones(most: Amount) -> World {
+    let nodes = ["a1", "a2", "a3", "b1", "c1", "c2"];
+    let mut world = World::under(&[cont()], &nodes);
+    world.policies[0].limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
+    for (name, node) in world.nodes.iter_mut().filter(|(name, _)| !name.starts_with('c')) {
+        node.view.labels.insert("zone".into(), name[..1].into());
     }
+    world
+}
+
+/// The same, all of them sick, and with no other limit.
+fn in_zones(most: Amount) -> World {
+    let mut world = zones(most);
+    world.policies[0].limits.max_in_flight = Amount::Count(6);
+    world.policies[0].limits.storm.min_nodes = Amount::Count(100);
     for node in ["a1", "a2", "a3", "b1", "c1", "c2"] {
         world.inject(node, hung("log"), ClearedBy::Cont);
     }
@@ -224,7 +242,7 @@ fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_
     world.pass();
     world.inject("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
     let kinds = |world: &World| world.only_remediation().kinds();
-    let noted = |world: &World| world.ledger.as_ref().unwrap().slots.values().next().unwrap().kinds.clone().unwrap();
+    let noted = |world: &World| world.slots().values().next().unwrap().kinds.clone().unwrap();
     let blocked = world.pass().blocked;
     assert!(blocked.iter().any(|h| h.message.contains("noted in the ledger before it is dealt with")), "{blocked:#?}");
     assert_eq!((kinds(&world).len(), noted(&world).len()), (1, 2));
@@ -279,7 +297,7 @@ fn unhealthy_counts_what_the_design_says() {
     world.node("b").view.ready = TriState::Unknown;
     world.inject("c", plugin(), ClearedBy::Cont); // no rule for it: not counted
     world.node("d").report.heartbeat = None; // never reported: unknown
-    world.node("e").report.heartbeat.as_mut().unwrap().arrived = secs(60); // silent
+    world.heartbeat("e").arrived = secs(60); // silent
     world.node("f").view.deleting = true; // not in the denominator
     let status_view = &world.plan().policies["p"];
     assert_eq!(
@@ -300,10 +318,9 @@ fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
     let remediation = world.only_remediation().clone();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Simulated, StepState::Simulated));
     assert!(remediation.cleanup.is_empty() && !remediation.is_open());
-    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    assert!(world.slots().is_empty());
     for _ in 0..50 {
-        world.tick(secs(60));
-        let plan = world.pass();
+        let plan = world.pass_after(60);
         assert!(plan.effects.is_empty(), "{:?}", plan.effects);
         assert_eq!(reasons(&plan), [BlockReason::DryRun]);
     }
@@ -313,7 +330,7 @@ fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
 
 #[test]
 fn a_dry_run_keeps_to_its_budgets() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    let mut world = World::under(&[cont()], &["a", "b"]);
     world.policies[0].mode = Mode::DryRun;
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.inject("a", hung("x"), ClearedBy::Cont);
@@ -321,8 +338,7 @@ fn a_dry_run_keeps_to_its_budgets() {
     world.pass();
     assert_eq!(world.remediations.len(), 1);
     assert!(reasons(&world.plan()).contains(&BlockReason::MaxInFlightReached));
-    world.tick(secs(181));
-    world.pass();
+    world.pass_after(181);
     assert_eq!(world.remediations.len(), 2, "the virtual slot is given back when the step would be over");
 }
 
@@ -341,8 +357,7 @@ fn history_is_kept_within_limit_and_time() {
     world.policies.clear();
     world.pass();
     assert_eq!(world.remediations.len(), 2, "history of a policy that is gone has the default limits");
-    world.tick(secs(604_800));
-    world.pass();
+    world.pass_after(604_800);
     assert!(world.remediations.is_empty());
 }
 
@@ -407,12 +422,12 @@ fn paused_policies_finish_what_runs() {
     world.policies[0].pause_requests.push("release".into());
     world.policies[0].limits.max_unhealthy = Amount::Count(0);
     world.run(secs(600));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
 fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    let mut world = World::under(&[cont()], &["a", "b"]);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     world.inject("b", hung("x"), ClearedBy::Cont);
@@ -421,9 +436,9 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
     world.settings.rebuild_ledger = true;
     let plan = world.pass();
     assert_eq!(acts(&plan), []);
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1, "the open remediation has its slot again");
+    assert_eq!(world.slots().len(), 1, "the open remediation has its slot again");
     world.pass();
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 2);
+    assert_eq!(world.slots().len(), 2);
 }
 
 #[test]
@@ -459,7 +474,7 @@ fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_
 #[test]
 fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
     for has_room in [true, false] {
-        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+        let mut world = World::under(&[cont()], &["a", "b"]);
         world.policies[0].limits.max_in_flight = Amount::Count(1);
         world.inject("b", hung("x"), ClearedBy::Cont);
         let late =
@@ -472,7 +487,7 @@ fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends(
         let plan = world.pass();
         let done: Vec<String> = acts(&plan).into_iter().map(|(node, _)| node).filter(|node| node == "b").collect();
         assert_eq!(done, [""; 0], "no action is executed before its slot is stored");
-        assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+        assert_eq!(world.slots().len(), 1);
         let remediation = world.remediations.values().find(|remediation| remediation.node == "b").unwrap();
         if has_room {
             assert_eq!(reasons(&plan), [BlockReason::LedgerUnavailable]);
@@ -490,20 +505,20 @@ fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends(
 
 #[test]
 fn a_remediation_that_was_begun_gets_its_slot_whatever_the_limit() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a"]);
+    let mut world = World::under(&[cont()], &["a"]);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     world.policies[0].limits.max_in_flight = Amount::Count(0);
     world.ledger = Some(nrh_core::snapshot::Ledger::default());
     world.pass();
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+    assert_eq!(world.slots().len(), 1);
     world.run(secs(600));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
 fn slots_without_a_visible_remediation_wait_for_the_cache() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    let mut world = World::under(&[cont()], &["a", "b"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
@@ -575,23 +590,10 @@ fn an_act_that_failed_on_the_node_counts_as_one() {
     world.inject("n1", hung("log"), ClearedBy::Kill);
     world.node("n1").job_starts = false;
     world.pass();
-    let (id, at) = (world.only_remediation().steps[0].operation_id.clone(), world.now);
-    let (_, job) = world.jobs.get_mut(&id).unwrap();
-    (job.started, job.finished) = (true, true);
-    job.outcome = Some(Outcome {
-        operation_id: id,
-        state: OutcomeState::Failed,
-        reason: OutcomeReason::RequestFailed,
-        message: "signalled, and still in state D".into(),
-        at,
-    });
+    world.jobs_end(OutcomeState::Failed, OutcomeReason::RequestFailed, "signalled, and still in state D");
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "what failed may have touched something");
-    assert!(
-        world.only_remediation().steps[1].message.contains("limits.perNode"),
-        "{:?}",
-        world.only_remediation().steps
-    );
+    assert_eq!(world.did(), [JOB_CONT], "what failed may have touched something");
+    assert!(world.step(1).message.contains("limits.perNode"), "{:?}", world.only_remediation().steps);
     assert_eq!(world.plan().nodes["n1"].self_healing, SelfHealing::ManualActionRequired, "a person has to see it");
 }
 
@@ -613,15 +615,14 @@ fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
 
 #[test]
 fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
-    let names: Vec<String> = (0..100).map(|node| format!("n{node:02}")).collect();
-    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names = names(100);
     let mut wide = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
     wide.limits.max_in_flight = Amount::Count(90);
     wide.limits.max_unhealthy = Amount::Percent(100);
     wide.limits.storm.min_nodes = Amount::Count(1_000);
-    let mut world = World::new(&[wide], &all);
+    let mut world = World::new(&[wide], &names);
     world.ceiling = 1_000;
-    for node in &all {
+    for node in &names {
         world.inject(node, hung("log"), ClearedBy::Cont);
     }
     let first = world.plan();
@@ -637,7 +638,7 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
 
 #[test]
 fn a_slot_of_before_is_used_where_it_has_room_by_the_fleet_as_it_is() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["n1", "n2", "n3", "n4"]);
+    let mut world = World::under(&[cont()], &["n1", "n2", "n3", "n4"]);
     let limits = &mut world.policies[0].limits;
     (limits.max_in_flight, limits.max_unhealthy) = (Amount::Percent(50), Amount::Percent(100));
     for node in ["n1", "n2"] {

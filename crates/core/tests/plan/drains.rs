@@ -9,12 +9,20 @@ use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, notify, plugin, secs, step, workload};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, written};
+use crate::world::{Chaos, ClearedBy, JOB_KILL, World, acts, reasons, says, written};
 
 /// A node with these pods, whose fault nothing resolves unless said.
 fn sick(steps: &[Step], pods: usize) -> World {
     let mut world = World::sick(hung("x"), ClearedBy::Kill, steps);
     world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
+    world
+}
+
+/// A node whose drain has begun, and which has pods left.
+fn draining() -> World {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
+    world.passes(2);
+    assert_eq!(world.did(), ["cordon", "drain"]);
     world
 }
 
@@ -29,10 +37,10 @@ fn a_node_is_cordoned_drained_and_then_repaired() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
     world.node("n1").workloads[1].pod.recreated_by = RecreatedBy::DaemonSet;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", JOB_KILL, "uncordon"]);
     let done = drained(&world);
     assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left to evict"));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
     let left: Vec<&str> = world.nodes["n1"].workloads.iter().map(|one| one.pod.pod.name.as_str()).collect();
     assert_eq!(left, ["web-1"], "a DaemonSet's pod stays");
 }
@@ -40,9 +48,7 @@ fn a_node_is_cordoned_drained_and_then_repaired() {
 #[test]
 fn a_round_follows_only_after_a_while_and_says_what_is_left() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 30);
-    for _ in 0..6 {
-        world.pass();
-    }
+    world.passes(6);
     assert_eq!(world.did(), ["cordon", "drain"], "one round at a time");
     let started = drained(&world);
     assert_eq!(started.state, StepState::Started);
@@ -52,8 +58,7 @@ fn a_round_follows_only_after_a_while_and_says_what_is_left() {
     );
     world.tick(secs(5));
     assert!(acts(&world.plan()).is_empty());
-    world.tick(secs(5));
-    assert_eq!(acts(&world.pass()), [("n1".to_owned(), "drain".to_owned())]);
+    assert_eq!(acts(&world.pass_after(5)), [("n1".to_owned(), "drain".to_owned())]);
     assert!(drained(&world).message.starts_with("10 pod(s) left; on their way out: "), "{}", drained(&world).message);
 }
 
@@ -72,7 +77,7 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
                     kube-system/web-1 (it has data in an emptyDir (drain.deleteEmptyDirData)), kube-system/web-2 (no controller \
                     recreates it; set drain.force to evict it)";
     assert_eq!(done.message, expected);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "the step after it heals");
+    assert_eq!(world.phase(), Phase::Succeeded, "the step after it heals");
     // Each by its own word: what the policy allows is evicted.
     let with = Drain { delete_empty_dir_data: true, force: true, ..Drain::default() };
     let mut world = sick(&[cordon(), Step { timeout: secs(120), ..step(Action::Drain(with)) }, kill(true)], 4);
@@ -90,15 +95,11 @@ fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
     world.node("n1").workloads[0].budget = Some("web".into());
     world.run(secs(600));
     assert_eq!(world.did().last(), Some(&"uncordon"));
-    assert!(
-        !world.did().contains(&"job ReleaseHungProcess(SIGKILL)") && world.did().contains(&"notify"),
-        "{:?}",
-        world.did()
-    );
+    assert!(!world.did().contains(&JOB_KILL) && world.did().contains(&"notify"), "{:?}", world.did());
     // One that has done its work is in nobody's way.
     let mut world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1);
     world.run(secs(600));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", JOB_KILL, "uncordon"]);
     // Nor does anything harsher follow where it cannot be done at all.
     let mut world = sick(&[cordon(), stop, kill(true), notify()], 1);
     world.pass();
@@ -113,8 +114,7 @@ fn the_pod_above_a_hung_process_is_not_evicted() {
     let below = world.nodes["n1"].sick[0].fault.subject.pod.clone().unwrap();
     world.node("n1").workloads[0].pod.pod = below;
     world.run(secs(60));
-    let said = drained(&world).message;
-    assert!(said.contains("(HungContainer below it is to be released first)"), "{said}");
+    says(&drained(&world).message, "(HungContainer below it is to be released first)");
     assert!(world.nodes["n1"].workloads[0].evicted_at.is_none());
 }
 
@@ -138,7 +138,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     let mut world = sick(&steps, 1);
     world.may_evict = TriState::False;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", JOB_KILL, "uncordon"]);
     let mut alone = sick(&[cordon(), drain()], 1);
     alone.may_evict = TriState::False;
     let blocked = alone.pass();
@@ -150,8 +150,8 @@ fn a_node_that_somebody_else_has_cordoned_is_not_drained() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)"]);
-    assert!(world.nodes["n1"].view.unschedulable, "and stays theirs");
+    assert_eq!(world.did(), ["cordon", JOB_KILL]);
+    assert!(world.is_cordoned(), "and stays theirs");
 }
 
 /// Told in planetlabs/draino #17.
@@ -164,43 +164,32 @@ fn a_person_who_uncordons_or_suspends_stops_it_at_once() {
         |world| world.node("n1").report.suspended = Some("hands off".into()),
     ];
     for stop in stops {
-        let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
-        world.pass();
-        world.pass();
-        assert_eq!(world.did(), ["cordon", "drain"]);
+        let mut world = draining();
         stop(&mut world);
-        world.tick(secs(15));
-        let plan = world.pass();
+        let plan = world.pass_after(15);
         assert!(acts(&plan).is_empty(), "{:?}", plan.effects);
-        assert_eq!(world.only_remediation().phase, Phase::Cancelled, "{}", world.only_remediation().message);
+        assert_eq!(world.phase(), Phase::Cancelled, "{}", world.only_remediation().message);
     }
 }
 
 #[test]
 fn no_further_pod_goes_when_the_fault_has_gone() {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
-    world.pass();
-    world.pass();
-    world.node("n1").sick.clear();
-    world.node("n1").send();
+    let mut world = draining();
+    world.recover("n1");
     world.tick(secs(10));
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "drain", "uncordon"]);
-    assert_eq!((drained(&world).state, world.only_remediation().phase), (StepState::Cancelled, Phase::Succeeded));
+    assert_eq!((drained(&world).state, world.phase()), (StepState::Cancelled, Phase::Succeeded));
     assert!(drained(&world).message.starts_with("ended, since the fault is gone; 40 pod(s) left"));
 }
 
 #[test]
 fn old_evidence_holds_the_next_round_and_the_time_runs() {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
-    world.pass();
-    world.pass();
+    let mut world = draining();
     world.node("n1").probe_runs = false;
-    world.tick(secs(50));
-    let plan = world.pass();
+    let plan = world.pass_after(50);
     assert!(acts(&plan).is_empty() && reasons(&plan).contains(&BlockReason::ProbeNotReporting), "{:?}", plan.blocked);
-    world.tick(secs(80));
-    world.pass();
+    world.pass_after(80);
     assert_eq!(drained(&world).state, StepState::TimedOut);
 }
 
@@ -249,7 +238,7 @@ fn a_node_is_drained_once_for_all_its_faults() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
     world.inject("n1", plugin(), ClearedBy::Kill);
     world.run(secs(600));
-    assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 3, "{:?}", world.did());
+    assert_eq!(world.times("drain"), 3, "{:?}", world.did());
     assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Resolved));
 }
 
@@ -263,8 +252,7 @@ fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken
     world.run(secs(10));
     assert_eq!(drained(&world).state, StepState::Started);
     world.remediations.values_mut().for_each(|remediation| remediation.approval = None);
-    world.tick(secs(20));
-    let plan = world.pass();
+    let plan = world.pass_after(20);
     let drains = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::Drain(_), .. });
     assert!(!plan.effects.iter().any(drains), "{:?}", plan.effects);
     assert_eq!(drained(&world).state, StepState::Cancelled);
@@ -275,7 +263,7 @@ fn a_dry_run_of_the_step_is_recorded_and_touches_nothing() {
     let shadow = Step { mode: Mode::DryRun, ..drain() };
     let mut world = sick(&[cordon(), shadow, kill(true), notify()], 3);
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", JOB_KILL, "uncordon"]);
     assert_eq!(
         (drained(&world).state, drained(&world).message.as_str()),
         (StepState::Simulated, "not executed: the step is a dry run")
@@ -292,14 +280,13 @@ fn a_crash_between_evictions_and_their_record_is_made_good() {
     world.run(secs(300));
     assert_eq!(drained(&world).state, StepState::Succeeded);
     assert!(world.nodes["n1"].workloads.is_empty());
-    assert!(!world.nodes["n1"].view.unschedulable);
+    assert!(!world.is_cordoned());
 }
 
 #[test]
 fn a_policy_that_asks_for_another_drain_meanwhile_ends_this_one() {
     let mut world = sick(&[cordon(), drain(), cont(), notify()], 40);
-    world.pass();
-    world.pass();
+    world.passes(2);
     let with = Drain { force: true, ..Drain::default() };
     world.policies[0].rules[0].steps[1].action = Action::Drain(with);
     world.tick(secs(15));

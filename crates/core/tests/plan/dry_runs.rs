@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::events::{Event, event_of_several, falls_ill, happen};
 use crate::random_worlds::{any_worlds, tried};
-use crate::world::{World, secs};
+use crate::world::World;
 
 /// A step as it is decided, whether or not it is done.
 #[derive(Debug, PartialEq)]
@@ -85,8 +85,7 @@ proptest! {
                 for (place, event) in events.iter().enumerate() {
                     happen(world, event, turn * 8 + place);
                 }
-                world.tick(secs(*wait));
-                world.pass()
+                world.pass_after(*wait)
             };
             let plans = [decide(&mut earnest), decide(&mut dry)];
             let [earnest, dry] = plans.each_ref().map(decisions);

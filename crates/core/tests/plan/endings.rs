@@ -1,13 +1,13 @@
 //! How remediations end early, and how the node is put back.
 
 use nrh_core::engine::plan;
-use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{ApprovalMode, Mode, Requirement, Selector, Step};
+use nrh_core::plan::BlockReason;
+use nrh_core::policy::{Mode, Requirement, Selector, Step};
 use nrh_core::remediation::{Marker, Phase, Remediation, StepState};
-use nrh_core::snapshot::Slot;
+use nrh_core::snapshot::{NodeView, Slot};
 
-use crate::samples::{cont, cordon, hung, kill};
-use crate::world::{ClearedBy, World, acts, reasons, secs, written};
+use crate::samples::{asked, cont, cordon, hung, kill, taint};
+use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons, removes, secs, written};
 
 /// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
@@ -15,36 +15,49 @@ fn someone_elses_cordon_is_not_adopted() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    assert!(world.nodes["n1"].view.unschedulable, "it was cordoned before, it stays so");
-    assert_eq!(world.only_remediation().steps[0].message, "the node was already unschedulable; nothing changed");
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert!(world.is_cordoned(), "it was cordoned before, it stays so");
+    assert_eq!(world.step(0).message, "the node was already unschedulable; nothing changed");
 }
 
 #[test]
-fn a_persons_uncordon_cancels() {
-    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
-    world.pass();
-    world.pass();
-    assert!(world.nodes["n1"].view.unschedulable);
-    world.node("n1").view.unschedulable = false;
-    world.run(secs(400));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
-    assert!(remediation.message.contains("a person uncordoned node"), "{}", remediation.message);
-    assert!(world.nodes["n1"].view.cordoned_by.is_none(), "our mark is taken off");
-    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
-    assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");
+fn who_opens_the_node_or_takes_the_taint_off_ends_the_remediation() {
+    type Change = fn(&mut NodeView);
+    let cases: [(Step, Change, &str); 3] = [
+        (cordon(), |view| view.unschedulable = false, "a person uncordoned node"),
+        (taint(), |view| view.taints.clear(), "a person removed our taint from node n1"),
+        (
+            taint(),
+            |view| (view.taints, view.tainted_by) = Default::default(),
+            "a person removed our taint from node n1",
+        ),
+    ];
+    for (marks, change, said) in cases {
+        let mut world = World::sick(hung("log"), None, &[marks, cont(), kill(true)]);
+        world.passes(2);
+        change(&mut world.node("n1").view);
+        world.run(secs(400));
+        let remediation = world.only_in(Phase::Cancelled);
+        assert!(remediation.message.contains(said), "{}", remediation.message);
+        let view = &world.nodes["n1"].view;
+        assert_eq!((&view.cordoned_by, &view.tainted_by), (&None, &None), "our mark is taken off");
+        assert!(world.slots().is_empty());
+        assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");
+    }
 }
 
 #[test]
-fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
-    world.pass();
-    let mut snapshot = world.snapshot();
-    let view = snapshot.nodes.get_mut("n1").unwrap();
-    (view.unschedulable, view.cordoned_by) = (false, None);
-    let plan = plan(&snapshot, &world.settings);
-    assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
+fn a_stale_view_of_our_own_mark_is_no_persons_no() {
+    for marks in [cordon(), taint()] {
+        let mut world = World::sick(hung("log"), None, &[marks, cont()]);
+        world.pass();
+        let mut snapshot = world.snapshot();
+        let view = snapshot.nodes.get_mut("n1").unwrap();
+        (view.unschedulable, view.cordoned_by) = (false, None);
+        (view.taints, view.tainted_by) = Default::default();
+        let plan = plan(&snapshot, &world.settings);
+        assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
+    }
 }
 
 /// The leader ended right after it had created the object. The next one takes up what it knows, and claims nothing that it does not.
@@ -57,7 +70,7 @@ fn what_was_created_and_never_written_takes_up_its_fault_or_ends_and_makes_room(
             (remediation.faults, remediation.steps) = (Vec::new(), Vec::new());
             (remediation.phase, remediation.message) = (Phase::Pending, String::new());
         }
-        world.node("n1").report.heartbeat.as_mut().unwrap().age_known = is_checked;
+        world.heartbeat("n1").age_known = is_checked;
         world.pass();
         let first = world.only_remediation();
         if is_checked {
@@ -67,27 +80,32 @@ fn what_was_created_and_never_written_takes_up_its_fault_or_ends_and_makes_room(
             let why = "the controller was interrupted before it recorded a fault in it: nothing was done";
             assert_eq!(first.message, why);
         }
-        world.node("n1").report.heartbeat.as_mut().unwrap().age_known = true;
+        world.heartbeat("n1").age_known = true;
         world.run(secs(60));
-        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "checked {is_checked}");
+        assert_eq!(world.did(), [JOB_CONT], "checked {is_checked}");
         assert_eq!(world.remediations.values().last().unwrap().phase, Phase::Succeeded);
     }
 }
 
-/// What ends a remediation, and whether the node is put back.
-#[test]
-fn remediations_are_cancelled_and_put_back() {
-    type End = (&'static str, fn(&mut World), bool);
-    let ends: [End; 10] = [
-        ("deleted", |w| w.remediations.values_mut().for_each(|e| e.deleting = true), true),
-        ("policy gone", |w| w.policies.clear(), true),
-        ("policy suspended", |w| w.policies[0].suspend = true, true),
-        ("all suspended", |w| w.suspended = Some("by ann".into()), true),
-        ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
-        ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), true),
-        ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), true),
-        ("excluded", |w| w.node("n1").view.exclusions.push("drain in progress".into()), true),
-        ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false),
+/// What ends a remediation, how it ends then, and what its message says.
+type End = (&'static str, fn(&mut World), Phase, &'static str);
+
+fn ends() -> [End; 11] {
+    [
+        ("deleted", World::delete_remediations, Phase::Cancelled, "the remediation was deleted"),
+        ("policy gone", |w| w.policies.clear(), Phase::Cancelled, "policy p is gone"),
+        ("policy suspended", |w| w.policies[0].suspend = true, Phase::Cancelled, "policy p is suspended"),
+        ("all suspended", |w| w.suspended = Some("by ann".into()), Phase::Cancelled, ""),
+        ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, Phase::Cancelled, "policy p is a dry run now"),
+        ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), Phase::Cancelled, "has no rule r any more"),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), Phase::Cancelled, ""),
+        ("excluded", |w| w.node("n1").view.exclusions.push("drain in progress".into()), Phase::Cancelled, ""),
+        (
+            "node replaced",
+            |w| w.node("n1").view.uid = "uid-new".into(),
+            Phase::Cancelled,
+            "was replaced by another one",
+        ),
         (
             "taken over",
             |w| {
@@ -95,24 +113,40 @@ fn remediations_are_cancelled_and_put_back() {
                 (other.name, other.priority, other.suspend) = ("higher".into(), 9, true);
                 w.policies.push(other);
             },
-            true,
+            Phase::Cancelled,
+            "",
         ),
-    ];
-    for (name, end, is_put_back) in ends {
-        let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
-        world.pass();
-        end(&mut world);
-        world.live(5, 5);
-        assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
-        let Some(remediation) = world.remediations.values().min_by_key(|e| e.started_at) else {
-            assert_eq!(name, "deleted");
-            assert!(world.ledger.as_ref().unwrap().slots.is_empty());
-            continue;
-        };
-        assert_eq!(remediation.phase, Phase::Cancelled, "{name}: {}", remediation.message);
-        assert!(!remediation.is_open() && remediation.finished_at.is_some(), "{name}");
-        let open: Vec<_> = world.ledger.as_ref().unwrap().slots.keys().filter(|n| **n == remediation.name).collect();
-        assert!(open.is_empty(), "{name}");
+        ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "a check no longer finds"),
+    ]
+}
+
+/// A cordon on another machine is somebody else's. A taint with our value and our mark is ours there, too.
+#[test]
+fn however_a_remediation_ends_its_node_is_put_back() {
+    for (marks, undone) in [(cordon(), "uncordon"), (taint(), "untaint")] {
+        for (what, end, phase, message) in ends() {
+            let mut world = World::sick(hung("log"), None, &[marks.clone(), cont()]);
+            world.pass();
+            let name = world.only_remediation().name.clone();
+            // The one that is deleted goes once its end has been noted.
+            let mut last = world.only_remediation().clone();
+            end(&mut world);
+            for _ in 0..120 {
+                world.pass();
+                let Some(now) = world.remediations.get(&name) else { break };
+                last = now.clone();
+                world.tick(secs(5));
+            }
+            assert_eq!(last.phase, phase, "{undone}, {what}: {}", last.message);
+            assert!(last.message.contains(message), "{undone}, {what}: {}", last.message);
+            assert!(!last.is_live() && last.finished_at.is_some(), "{undone}, {what}: {last:#?}");
+            assert!(undone == "uncordon" || last.cleanup.has_removed(&Marker::Taint), "{what}: {last:#?}");
+            assert!(!world.slots().contains_key(&name), "{undone}, {what}");
+            let is_put_back = undone == "untaint" || what != "node replaced";
+            assert_eq!(world.did().contains(&undone), is_put_back, "{what}: {:?}", world.log);
+            let view = &world.nodes["n1"].view;
+            assert!(view.taints.is_empty() && view.tainted_by.is_none(), "{what}: {view:?}");
+        }
     }
 }
 
@@ -121,10 +155,9 @@ fn a_node_that_is_gone_ends_its_remediation() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     world.pass();
     world.nodes.clear();
-    world.pass();
-    world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
-    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    world.passes(2);
+    assert_eq!(world.phase(), Phase::Cancelled);
+    assert!(world.slots().is_empty());
 }
 
 /// Told in openshift/enhancements #834.
@@ -140,11 +173,7 @@ fn somebody_elses_mark_is_left_alone() {
     );
     snapshot.policies.clear();
     let plan = plan(&snapshot, &world.settings);
-    assert!(
-        !plan.effects.iter().any(|e| matches!(e, Effect::Remove { marker: Marker::Cordon, .. })),
-        "{:?}",
-        plan.effects
-    );
+    assert!(!removes(&plan, |marker| *marker == Marker::Cordon), "{:?}", plan.effects);
     let written = written(&plan)[0];
     assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
 }
@@ -167,11 +196,11 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
         view.uid = "uid-new".into();
         (view.unschedulable, view.cordoned_by) = (true, Some(name.clone()));
         let before = is_over.then(|| world.only_remediation().clone());
-        let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
+        let uncordons = world.times("uncordon");
         world.live(3, 5);
         let view = &world.nodes["n1"].view;
         assert_eq!((view.unschedulable, view.cordoned_by.as_deref()), (true, None), "over: {is_over}");
-        assert_eq!(world.did().iter().filter(|did| **did == "uncordon").count(), uncordons, "over: {is_over}");
+        assert_eq!(world.times("uncordon"), uncordons, "over: {is_over}");
         let known = world.only_remediation();
         assert!(!known.is_live() && !known.cleanup.has_pending_cordon(), "{known:?}");
         assert!(before.is_none_or(|before| before == *known), "its record is about the machine before");
@@ -184,13 +213,11 @@ fn a_mark_left_by_a_removed_remediation_is_taken_off() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     world.pass();
     world.remediations.clear();
-    world.node("n1").sick.clear();
-    world.node("n1").send();
+    world.recover("n1");
     assert_eq!(world.plan().effects, [], "its slot may mean that it is only unseen");
-    world.tick(secs(61));
+    world.pass_after(61);
     world.pass();
-    world.pass();
-    assert!(!world.nodes["n1"].view.unschedulable);
+    assert!(!world.is_cordoned());
     let mut snapshot = world.snapshot();
     snapshot.nodes.get_mut("n1").unwrap().unschedulable = true;
     assert_eq!(plan(&snapshot, &world.settings).effects, [], "a cordon without our mark is not ours");
@@ -203,32 +230,29 @@ fn the_job_of_a_removed_remediation_whose_name_another_has_is_not_left() {
     world.node("n1").job_starts = false;
     world.pass();
     let lost = world.remediations.pop_first().unwrap();
-    world.tick(secs(1));
-    world.pass();
+    world.pass_after(1);
     world.pass();
     assert_eq!((world.only_remediation().name.as_str(), world.jobs.len()), (lost.0.as_str(), 2));
     world.nodes.clear();
     world.run(secs(120));
-    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
+    assert_eq!(world.phase(), Phase::Cancelled);
     assert!(world.jobs.is_empty(), "{:?}", world.jobs);
 }
 
 #[test]
 fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
-    world.pass();
-    world.pass();
+    world.passes(2);
     let first = world.only_remediation().clone();
-    assert!(world.nodes["n1"].view.unschedulable);
-    world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
+    assert!(world.is_cordoned());
+    world.delete_remediations();
     world.run(secs(400));
     assert!(world.remediations.is_empty(), "{:?}", world.remediations.keys());
-    assert!(!world.nodes["n1"].view.unschedulable && world.ledger.as_ref().unwrap().slots.is_empty());
+    assert!(!world.is_cordoned() && world.slots().is_empty());
     let mut waited = 0;
     while world.remediations.is_empty() {
         assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
-        world.tick(secs(5));
-        world.pass();
+        world.pass_after(5);
         waited += 5;
     }
     assert!((3_500..3_700).contains(&waited), "{waited}");
@@ -252,7 +276,7 @@ fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
     }
     world.tick(secs(120));
     world.run(secs(60));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{}", world.only_remediation().message);
+    assert_eq!(world.phase(), Phase::Succeeded, "{}", world.only_remediation().message);
 }
 
 #[test]
@@ -280,17 +304,12 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
     let mut lower = world.policies[0].clone();
     (lower.name, lower.priority) = ("lower".into(), -1);
     world.policies.push(lower);
-    world.pass();
-    world.pass();
+    world.passes(2);
     world.policies[0].is_broken = true;
     for _ in 0..100 {
         let plan = world.pass();
         world.tick(secs(10));
-        assert!(
-            plan.effects.iter().all(|effect| !matches!(effect, Effect::Remove { marker: Marker::Cordon, .. })),
-            "{:?}",
-            plan.effects
-        );
+        assert!(!removes(&plan, |marker| *marker == Marker::Cordon), "{:?}", plan.effects);
     }
     let remediation = world.only_remediation();
     assert!(remediation.is_open() && remediation.policy == "p", "{}", remediation.message);
@@ -317,8 +336,7 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
 #[test]
 fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
-    world.pass();
-    world.pass();
+    world.passes(2);
     let mut snapshot = world.snapshot();
     snapshot.policies.clear();
     snapshot.unusable_policies.insert("p".into());
@@ -330,17 +348,16 @@ fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
 /// What waits for a person is asked for anew when the policy is mended, and what was approved meanwhile is not lost as a failure.
 #[test]
 fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
-    let asks = Step { approval: ApprovalMode::Manual, approval_timeout: secs(600), ..cont() };
+    let asks = Step { approval_timeout: secs(600), ..asked(cont()) };
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asks, kill(true)]);
     world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
+    assert_eq!(world.phase(), Phase::AwaitingApproval);
     world.policies[0].is_broken = true;
     world.live(100, 10);
     let remediation = world.only_remediation();
     assert!(remediation.is_open() && remediation.current_step().is_none(), "{:?}", remediation.steps);
     world.policies[0].is_broken = false;
-    world.pass();
-    world.pass();
+    world.passes(2);
     let step = world.only_remediation().current_step().unwrap().clone();
     assert_eq!((step.state, step.step_index), (StepState::AwaitingApproval, 0), "the same, with its whole time");
 }
@@ -373,6 +390,6 @@ fn nothing_joins_a_remediation_whose_policy_does_not_select_the_node_any_more() 
     let said: Vec<&str> = plan.blocked.iter().map(|blocked| blocked.message.as_str()).collect();
     assert!(said.iter().any(|said| said.contains("does not select node n1 any more")), "{said:?}");
     world.run(secs(300));
-    assert_eq!(world.only_remediation().phase, Phase::Cancelled, "what was under way is finished, and nothing follows");
+    assert_eq!(world.phase(), Phase::Cancelled, "what was under way is finished, and nothing follows");
     assert_eq!(world.did().len(), 1, "{:?}", world.did());
 }

@@ -1,7 +1,7 @@
 //! An attempt that goes on by the other executor.
 
 use nrh_core::action::{Restart, RestartRuntime};
-use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{Action, Step};
@@ -9,7 +9,7 @@ use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, fault, hung, kill, notify, step};
-use crate::world::{ClearedBy, World, secs};
+use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, World, secs};
 
 /// A node whose probe was given a command and takes none; its kubelet works by now.
 fn commanded(fault: Fault, step: Step) -> World {
@@ -34,9 +34,9 @@ fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation
     for _ in 0..3 {
         pass(&mut world, 20);
     }
-    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)"], "it is given time");
+    assert_eq!(world.did(), [COMMAND_CONT], "it is given time");
     let plan = pass(&mut world, 15);
-    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [COMMAND_CONT, JOB_CONT]);
     let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawCommand { .. }));
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
     let made = plan.effects.iter().position(is_made);
@@ -60,11 +60,11 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
     world.node("n1").job_starts = false;
     for waited in (10..=250).step_by(10) {
         pass(&mut world, 10);
-        assert_eq!(world.only_remediation().steps[0].finished_at, None, "after {waited}s");
+        assert_eq!(world.step(0).finished_at, None, "after {waited}s");
     }
-    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [COMMAND_CONT, JOB_CONT]);
     pass(&mut world, 10);
-    let step = &world.only_remediation().steps[0];
+    let step = world.step(0);
     assert_eq!((step.state, step.executor), (StepState::TimedOut, Executor::Job));
     assert!(world.jobs.is_empty(), "what does not begin is taken away");
 
@@ -76,9 +76,9 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
         (job.started, job.finished) = (true, true);
     }
     pass(&mut world, 40);
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Started);
+    assert_eq!(world.step(0).state, StepState::Started);
     pass(&mut world, 5);
-    let step = &world.only_remediation().steps[0];
+    let step = world.step(0);
     assert_eq!((step.state, step.message.as_str()), (StepState::Failed, "the Job ended without a result"));
 }
 
@@ -89,41 +89,31 @@ fn the_limit_of_the_node_does_not_count_the_attempt_that_changes_its_executor() 
     world.policies[0].limits.per_node.max_actions = 1;
     world.node("n1").job_starts = false;
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)"]);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
 fn no_job_is_made_where_none_could_start_or_the_command_is_taken_or_only_the_probe_may_do_it() {
-    let did = |mut world: World, seconds: u64| {
+    type Case = (&'static str, fn(&mut World), u64);
+    let cases: [Case; 4] = [
+        ("none could start", |w| w.node("n1").view.ready = TriState::False, 100),
+        ("it is taken", |w| w.probe_answers(OutcomeState::Running, OutcomeReason::Executed, ""), 100),
+        ("the probe may not act", |w| w.heartbeat("n1").actions_enabled = false, 60),
+        ("so late it is not begun anew", |_| {}, 140),
+    ];
+    for (name, change, seconds) in cases {
+        let mut world = commanded(hung("log"), cont());
+        change(&mut world);
         pass(&mut world, seconds);
-        world.did().into_iter().map(str::to_owned).collect::<Vec<_>>()
-    };
-    let mut down = commanded(hung("log"), cont());
-    down.node("n1").view.ready = TriState::False;
-    assert_eq!(did(down, 100), ["command ReleaseHungProcess(SIGCONT)"]);
-
-    let mut taken = commanded(hung("log"), cont());
-    let operation_id = taken.only_remediation().steps[0].operation_id.clone();
-    let (state, reason, message, at) = (OutcomeState::Running, OutcomeReason::Executed, String::new(), taken.now);
-    taken.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
-    assert_eq!(did(taken, 100), ["command ReleaseHungProcess(SIGCONT)"]);
-
-    let mut unavailable = commanded(hung("log"), cont());
-    unavailable.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
-    pass(&mut unavailable, 60);
-    assert_eq!(
-        (unavailable.did(), unavailable.only_remediation().steps[0].executor),
-        (vec!["command ReleaseHungProcess(SIGCONT)"], Executor::Probe)
-    );
-
-    let late = commanded(hung("log"), cont());
-    assert_eq!(did(late, 140), ["command ReleaseHungProcess(SIGCONT)"], "so late it is not begun anew");
+        assert_eq!((world.did(), world.step(0).executor), (vec![COMMAND_CONT], Executor::Probe), "{name}");
+    }
 
     let careless = Restart { skip_safety_check: true, ..Restart::default() };
     let restart = step(Action::RestartRuntime(RestartRuntime(careless)));
-    let restart = commanded(fault(FaultType::RuntimeListHung, "it"), restart);
-    assert_eq!(did(restart, 100), ["command RestartRuntime"], "a Job might end with what it restarts");
+    let mut world = commanded(fault(FaultType::RuntimeListHung, "it"), restart);
+    pass(&mut world, 100);
+    assert_eq!(world.did(), ["command RestartRuntime"], "a Job might end with what it restarts");
 }
 
 /// A node without its network has not tried anything: the same step is tried again when it is back, and no harsher one.
@@ -151,9 +141,7 @@ fn an_attempt_that_never_reached_its_node_costs_nothing() {
 #[test]
 fn a_command_that_reached_its_node_too_late_costs_nothing() {
     let mut world = commanded(hung("log"), cont());
-    let operation_id = world.only_remediation().steps[0].operation_id.clone();
-    let (state, reason, message, at) = (OutcomeState::Refused, OutcomeReason::Expired, "too old".to_owned(), world.now);
-    world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
+    world.probe_answers(OutcomeState::Refused, OutcomeReason::Expired, "too old");
     world.node("n1").probe_runs = true;
     world.run(secs(300));
     let remediation = world.only_remediation();

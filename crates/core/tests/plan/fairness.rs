@@ -91,7 +91,7 @@ fn cluster(nodes: usize) -> World {
     policy.limits.max_in_flight = Amount::Count(1);
     policy.limits.max_unhealthy = Amount::Percent(30);
     let names: Vec<String> = (1..nodes).map(|number| format!("n{number:02}")).chain([LIAR.to_owned()]).collect();
-    World::new(&[policy], &names.iter().map(String::as_str).collect::<Vec<_>>())
+    World::new(&[policy], &names)
 }
 
 /// For how long each fault of the other nodes stood, in their order; what was not resolved by the end stands to the end.

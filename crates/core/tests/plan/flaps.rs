@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
-use nrh_core::action::{CleanupOrphans, DeletePod, Taint};
+use nrh_core::action::{CleanupOrphans, DeletePod};
 use nrh_core::fault::FaultType;
 use nrh_core::moment::since;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, Policy, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
-use nrh_core::snapshot::TriState;
-use nrh_core::taint::TaintEffect;
+use nrh_core::snapshot::{NodeView, TriState};
 use nrh_testbed_matrix::{Seen, Way};
 use proptest::prelude::*;
 
 use crate::random_worlds::try_few;
-use crate::samples::{cont, cordon, hung, kept, notify, policy, rule, step};
-use crate::world::{ClearedBy, World, acts, reasons, secs};
+use crate::samples::{cont, cordon, hung, kept, notify, policy, rule, soft_taint, step};
+use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons, says, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
     kept(Duration::from_hours(12), healthy_delay)
@@ -45,10 +44,6 @@ fn wait(world: &mut World, seconds: u64) {
     world.pass();
 }
 
-fn is_cordoned(world: &World) -> bool {
-    world.nodes["n1"].view.unschedulable
-}
-
 fn flapping(world: &World) -> Vec<FaultType> {
     world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
 }
@@ -70,7 +65,7 @@ fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
         (FaultType::NodeFlapping, 1, TriState::False)
     );
     assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");
-    assert_eq!(world.only_remediation().phase, Phase::Failed, "people were told, once");
+    assert_eq!(world.phase(), Phase::Failed, "people were told, once");
     assert_eq!(world.did(), ["notify"]);
     Seen::of("NodeFlapping", "containerd", Way::MadeUp).record();
 }
@@ -81,25 +76,25 @@ fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
     let mut world = World::new(&[asks(&[keeps(delay), notify()])], &["n1"]);
     wait(&mut world, 60);
     flap(&mut world, 20, 60);
-    assert!(is_cordoned(&world), "{:?}", world.remediations);
+    assert!(world.is_cordoned(), "{:?}", world.remediations);
     // Quiet, and again a few changes: still the same.
     wait(&mut world, 900);
     flap(&mut world, 4, 60);
     wait(&mut world, 900);
-    assert!(is_cordoned(&world) && flapping(&world) == [FaultType::NodeFlapping]);
+    assert!(world.is_cordoned() && flapping(&world) == [FaultType::NodeFlapping]);
     assert_eq!(world.remediations.len(), 1, "one remediation, not many");
     let mut waited = 0;
     while !flapping(&world).is_empty() {
         wait(&mut world, 60);
         waited += 1;
         assert!(waited < 90);
-        assert!(is_cordoned(&world));
+        assert!(world.is_cordoned());
     }
     wait(&mut world, delay.as_secs() - 60);
-    assert!(is_cordoned(&world), "the healthy delay counts from when it is stable");
+    assert!(world.is_cordoned(), "the healthy delay counts from when it is stable");
     wait(&mut world, 120);
-    assert!(!is_cordoned(&world));
-    let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
+    assert!(!world.is_cordoned());
+    let uncordons = world.times("uncordon");
     assert_eq!((uncordons, world.did().last()), (1, Some(&"uncordon")), "{:?}", world.did());
 }
 
@@ -109,13 +104,13 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     let mut world = World::new(&[kept], &["n1"]);
     world.inject("n1", hung("log"), None);
     wait(&mut world, 60);
-    assert!(is_cordoned(&world));
+    assert!(world.is_cordoned());
     flap(&mut world, 8, 20);
     world.node("n1").sick.clear();
     wait(&mut world, 1_800);
-    assert!(is_cordoned(&world), "its fault is gone, and it flaps");
+    assert!(world.is_cordoned(), "its fault is gone, and it flaps");
     wait(&mut world, 5_400);
-    assert!(!is_cordoned(&world));
+    assert!(!world.is_cordoned());
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
 
@@ -150,16 +145,16 @@ fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
     let mut world = resolved_while_it_flaps();
     let plan = world.pass();
     let remediation = world.only_remediation();
-    assert_eq!((remediation.phase, is_cordoned(&world)), (Phase::Verifying, true), "{remediation:?}");
+    assert_eq!((remediation.phase, world.is_cordoned()), (Phase::Verifying, true), "{remediation:?}");
     assert_eq!(reasons(&plan).iter().filter(|why| **why == BlockReason::NodeFlapping).count(), 1, "{:?}", plan.blocked);
     assert!(plan.next.is_some_and(|next| next <= Duration::from_mins(10)));
     assert!(plan.nodes["n1"].activity.contains("watched until nothing has changed for 10 min"), "{:?}", plan.nodes);
     let written = remediation.message.clone();
     wait(&mut world, 560);
-    assert_eq!((world.only_remediation().phase, &world.only_remediation().message), (Phase::Verifying, &written));
+    assert_eq!((world.phase(), &world.only_remediation().message), (Phase::Verifying, &written));
     wait(&mut world, 60);
-    assert_eq!((world.only_remediation().phase, is_cordoned(&world)), (Phase::Succeeded, false));
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"]);
+    assert_eq!((world.phase(), world.is_cordoned()), (Phase::Succeeded, false));
+    assert_eq!(world.did(), ["cordon", JOB_CONT, "uncordon"]);
     // It does not flap for as long as its penalty stands: it has been quiet for long enough.
     assert!(!flapping(&world).is_empty() && !world.only_remediation().message.contains("flaps still"));
 }
@@ -168,7 +163,7 @@ fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
 fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
     let mut world = resolved_while_it_flaps();
     let resolved = world.now;
-    while world.only_remediation().phase == Phase::Verifying {
+    while world.phase() == Phase::Verifying {
         flap(&mut world, 2, 30);
         assert!(since(world.now, resolved) <= Duration::from_mins(32));
     }
@@ -177,7 +172,7 @@ fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
     let remediation = world.remediations.values().min_by_key(|remediation| remediation.started_at).unwrap();
     assert_eq!(remediation.phase, Phase::Succeeded, "{remediation:?}");
     assert!(remediation.message.ends_with("the node flaps still (condition NodeStable)"), "{}", remediation.message);
-    assert!(!is_cordoned(&world) && world.did().contains(&"uncordon"));
+    assert!(!world.is_cordoned() && world.did().contains(&"uncordon"));
 }
 
 #[test]
@@ -193,7 +188,7 @@ fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
         (Phase::Failed, Resolution::Exhausted),
         "{remediation:?}"
     );
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", JOB_CONT, "notify", "uncordon"]);
 }
 
 #[test]
@@ -201,66 +196,41 @@ fn whoever_stops_the_remediation_or_opens_the_node_ends_the_wait() {
     let mut world = resolved_while_it_flaps();
     world.policies[0].suspend = true;
     wait(&mut world, 30);
-    assert_eq!((world.only_remediation().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    assert_eq!((world.phase(), world.is_cordoned()), (Phase::Succeeded, false));
     let mut world = resolved_while_it_flaps();
     world.node("n1").view.unschedulable = false;
     wait(&mut world, 30);
-    assert_eq!(
-        (world.only_remediation().phase, is_cordoned(&world)),
-        (Phase::Cancelled, false),
-        "{:?}",
-        world.only_remediation()
-    );
+    assert_eq!((world.phase(), world.is_cordoned()), (Phase::Cancelled, false), "{:?}", world.only_remediation());
 }
 
 /// While the remediation is only watched nothing that it owes has been begun to be put back: what is off the node, a person has taken
 /// off, and that is heard before the fault that comes back is dealt with.
 #[test]
 fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
-    let opened: fn(&mut World) = |world| world.node("n1").view.unschedulable = false;
-    let cleaned: fn(&mut World) = |world| {
-        let view = &mut world.node("n1").view;
-        (view.unschedulable, view.cordoned_by) = (false, None);
-    };
-    for (change, is_back) in [(opened, false), (opened, true), (cleaned, false), (cleaned, true)] {
-        let mut world = resolved_while_it_flaps();
-        // The cache is not behind any more.
-        wait(&mut world, 120);
-        let before = world.did().len();
-        change(&mut world);
-        if is_back {
-            world.inject("n1", hung("log"), ClearedBy::Cont);
+    type Case = (Step, fn(&mut NodeView), &'static str);
+    let cases: [Case; 4] = [
+        (cordon(), |view| view.unschedulable = false, "a person uncordoned node"),
+        (cordon(), |view| (view.unschedulable, view.cordoned_by) = (false, None), "a person uncordoned node"),
+        (soft_taint(), |view| view.taints.clear(), "a person removed our taint"),
+        (soft_taint(), |view| (view.taints, view.tainted_by) = Default::default(), "a person removed our taint"),
+    ];
+    for (first, change, said) in cases {
+        for is_back in [false, true] {
+            let mut world = resolved_while_it_flaps_under(first.clone());
+            // The cache is not behind any more.
+            wait(&mut world, 120);
+            assert_eq!(world.phase(), Phase::Verifying);
+            let before = world.did().len();
+            change(&mut world.node("n1").view);
+            if is_back {
+                world.inject("n1", hung("log"), ClearedBy::Cont);
+            }
+            wait(&mut world, 120);
+            says(&world.only_in(Phase::Cancelled).message, said);
+            let undone = ["uncordon", "untaint"];
+            let acts: Vec<&str> = world.did()[before..].iter().copied().filter(|did| !undone.contains(did)).collect();
+            assert!(acts.is_empty() && !world.is_cordoned(), "{acts:?}");
         }
-        wait(&mut world, 120);
-        let remediation = world.only_remediation();
-        assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
-        assert!(remediation.message.contains("a person uncordoned node"), "{}", remediation.message);
-        let acts: Vec<&str> = world.did()[before..].iter().copied().filter(|did| *did != "uncordon").collect();
-        assert!(acts.is_empty() && !is_cordoned(&world), "{acts:?}");
-    }
-}
-
-#[test]
-fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_before_anything_else_is_done() {
-    for is_mark_left in [true, false] {
-        let mut world =
-            resolved_while_it_flaps_under(step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })));
-        wait(&mut world, 120);
-        assert_eq!(
-            (world.only_remediation().phase, world.did()),
-            (Phase::Verifying, vec!["taint", "job ReleaseHungProcess(SIGCONT)"])
-        );
-        let view = &mut world.node("n1").view;
-        view.taints.clear();
-        if !is_mark_left {
-            view.tainted_by = None;
-        }
-        world.inject("n1", hung("log"), ClearedBy::Cont);
-        wait(&mut world, 60);
-        let remediation = world.only_remediation();
-        assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
-        let acts: Vec<&str> = world.did()[2..].iter().copied().filter(|did| *did != "untaint").collect();
-        assert!(acts.is_empty(), "{acts:?}");
     }
 }
 
@@ -282,7 +252,7 @@ fn without_a_probe_that_reports_the_node_is_not_touched() {
     world.tick(secs(120));
     flap(&mut world, 10, 10);
     let plan = world.plan();
-    assert!(!acts(&plan).iter().any(|(_, what)| what == "cordon") && !is_cordoned(&world), "{:?}", acts(&plan));
+    assert!(!acts(&plan).iter().any(|(_, what)| what == "cordon") && !world.is_cordoned(), "{:?}", acts(&plan));
     assert!(reasons(&plan).contains(&BlockReason::ProbeNotReporting), "{:?}", plan.blocked);
 }
 
@@ -319,7 +289,7 @@ fn a_flapping_node_gets_no_more_acts_than_its_limits() {
         let mut world = World::new(&[asks(&[keeps(Duration::from_mins(10)), notify()])], &["n1"]);
         for gap in &gaps {
             flap(&mut world, 1, *gap);
-            let open = world.remediations.values().filter(|remediation| remediation.is_open()).count();
+            let open = world.open();
             prop_assert!(open <= 1);
         }
         let hours = usize::try_from(gaps.iter().sum::<u64>() / 3_600).unwrap() + 1;
@@ -328,7 +298,7 @@ fn a_flapping_node_gets_no_more_acts_than_its_limits() {
         prop_assert!(count("uncordon") <= count("cordon"));
         // And after a quiet time nothing is held any more.
         wait(&mut world, 3 * 3_600);
-        prop_assert!(!is_cordoned(&world), "{:?}", world.remediations);
+        prop_assert!(!world.is_cordoned(), "{:?}", world.remediations);
         prop_assert!(
             world
                 .remediations

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use nrh_core::action::Cordon;
 use nrh_core::command::OutcomeReason;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, NodeLimit, Quarantine, Step};
+use nrh_core::policy::{Action, NodeLimit, Step};
 use nrh_core::remediation::{Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_simulate::remediator::Remediator;
 
-use crate::samples::{asked, cont, cordon, fault, hand_off, hung, notify, secs, step};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, written};
+use crate::samples::{asked, cont, cordon, fault, hand_off, hung, kept, notify, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, removes, written};
 
 fn sick(steps: &[Step]) -> World {
     World::sick(hung("x"), ClearedBy::HandOff, steps)
@@ -23,14 +22,8 @@ fn sick(steps: &[Step]) -> World {
 fn handed(steps: &[Step], how: Remediator) -> World {
     let mut world = sick(steps);
     world.node("n1").remediator = how;
-    for _ in 0..3 {
-        world.pass();
-    }
+    world.passes(3);
     world
-}
-
-fn states(world: &World) -> Vec<StepState> {
-    world.only_remediation().steps.iter().map(|step| step.state).collect()
 }
 
 #[test]
@@ -38,19 +31,19 @@ fn a_silent_probe_is_no_verdict_while_the_node_reboots() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
     world.node("n1").probe_runs = false;
     world.run(secs(1500));
-    assert_eq!(states(&world), [StepState::Started], "{:?}", world.only_remediation());
+    assert_eq!(world.states(), [StepState::Started], "{:?}", world.only_remediation());
     let node = world.node("n1");
     (node.probe_runs, node.sick) = (true, Vec::new());
     world.run(secs(60));
-    assert_eq!((world.only_remediation().phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+    assert_eq!((world.phase(), world.states()), (Phase::Succeeded, vec![StepState::Succeeded]));
 }
 
 #[test]
 fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
     world.run(secs(60));
-    assert_eq!(states(&world), [StepState::Failed, StepState::Succeeded]);
-    let message = &world.only_remediation().steps[0].message;
+    assert_eq!(world.states(), [StepState::Failed, StepState::Succeeded]);
+    let message = &world.step(0).message;
     assert_eq!(message, "Fix remediators/n1: its remediator has failed: no way to reboot it");
     assert_eq!(world.did(), ["hand off by Fix", "take back", "notify"]);
 }
@@ -63,10 +56,8 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
     world.run(secs(4000));
     let expected = ["hand off by Fix", "time out", "take back", "hand off by Other", "time out", "take back", "notify"];
     assert_eq!(world.did(), expected);
-    assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
-    assert!(
-        world.only_remediation().steps[0].message.starts_with("not resolved within 1800s; it said last: nothing yet")
-    );
+    assert_eq!(world.states(), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
+    assert!(world.step(0).message.starts_with("not resolved within 1800s; it said last: nothing yet"));
     assert!(world.remediators.objects.is_empty());
 }
 
@@ -74,10 +65,10 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
 fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
     let mut world = World::sick(hung("x"), None, &[hand_off("Fix"), notify()]);
     world.run(secs(1700));
-    assert_eq!(states(&world), [StepState::Verifying]);
+    assert_eq!(world.states(), [StepState::Verifying]);
     world.run(secs(200));
-    assert_eq!(states(&world), [StepState::TimedOut, StepState::Succeeded]);
-    let message = &world.only_remediation().steps[0].message;
+    assert_eq!(world.states(), [StepState::TimedOut, StepState::Succeeded]);
+    let message = &world.step(0).message;
     assert!(message.contains("its remediator is done: rebooted") && message.contains("still there"), "{message}");
 }
 
@@ -86,7 +77,7 @@ fn what_somebody_else_has_handed_off_is_left_to_them() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Taken);
     world.run(secs(60));
     let remediation = world.only_remediation();
-    assert_eq!(states(&world), [StepState::Refused, StepState::Succeeded]);
+    assert_eq!(world.states(), [StepState::Refused, StepState::Succeeded]);
     assert_eq!(remediation.steps[0].reason, Some(OutcomeReason::Protected));
     assert_eq!(world.did(), ["hand off by Fix", "notify"], "nothing is ours to take back");
 }
@@ -97,15 +88,14 @@ fn an_object_that_somebody_deletes_ends_the_attempt() {
     world.tick(secs(5));
     world.remediators.objects.clear();
     world.pass();
-    assert_eq!(states(&world)[0], StepState::Failed);
-    assert!(world.only_remediation().steps[0].message.contains("was deleted"));
+    assert_eq!(world.states()[0], StepState::Failed);
+    assert!(world.step(0).message.contains("was deleted"));
 }
 
 #[test]
 fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
-    world.tick(secs(5));
-    world.pass();
+    world.pass_after(5);
     let node = world.node("n1");
     node.view.uid = "another".into();
     (node.report.node_uid, node.sick) = (Some("another".into()), Vec::new());
@@ -146,7 +136,7 @@ fn a_node_that_goes_as_announced_is_said_to() {
     let mut snapshot = world.snapshot();
     snapshot.hand_offs.values_mut().for_each(|view| view.node_goes = true);
     snapshot.nodes.clear();
-    let plan = nrh_core::engine::plan(&snapshot, &world.settings);
+    let plan = plan(&snapshot, &world.settings);
     let said = "node n1 is gone, as Fix remediators/n1 had announced (PermanentNodeDeletionExpected)";
     assert!(format!("{:?}", plan.effects).contains(said), "{:?}", plan.effects);
 }
@@ -207,7 +197,7 @@ fn a_crash_between_the_call_and_its_record_makes_nothing_twice() {
     world.node("n1").probe_runs = false;
     world.run(secs(900));
     assert_eq!(world.remediators.made.values().collect::<Vec<_>>(), [&1]);
-    assert_eq!(states(&world), [StepState::Started]);
+    assert_eq!(world.states(), [StepState::Started]);
 }
 
 #[test]
@@ -223,20 +213,18 @@ fn another_fault_is_not_handed_to_the_same_remediator_again() {
 #[test]
 fn a_remediator_that_uncordons_the_node_is_no_person() {
     let mut world = handed(&[cordon(), hand_off("Fix"), notify()], Remediator::Silent);
-    world.tick(secs(5));
-    world.pass();
-    assert!(world.nodes["n1"].view.unschedulable);
+    world.pass_after(5);
+    assert!(world.is_cordoned());
     world.node("n1").view.unschedulable = false;
-    world.tick(secs(120));
-    world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Running, "{:?}", world.only_remediation());
+    world.pass_after(120);
+    assert_eq!(world.phase(), Phase::Running, "{:?}", world.only_remediation());
 }
 
 #[test]
 fn a_person_who_stops_the_remediation_has_the_object_deleted() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
     world.tick(secs(5));
-    world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
+    world.delete_remediations();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
     assert!(world.remediators.objects.is_empty() && world.remediations.is_empty());
@@ -250,7 +238,7 @@ fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
     world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
@@ -270,14 +258,13 @@ fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_
     world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
-    assert!(states(&world).starts_with(&[StepState::Cancelled; 2]), "{:?}", states(&world));
+    assert!(world.states().starts_with(&[StepState::Cancelled; 2]), "{:?}", world.states());
 }
 
 #[test]
 fn a_clean_check_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
-    world.node("n1").sick.clear();
-    world.node("n1").send();
+    world.recover("n1");
     world.tick(secs(20));
     let at_work = |world: &World, processing| {
         let mut snapshot = world.snapshot();
@@ -298,7 +285,7 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
         let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
         stop(&mut world);
         world.run(secs(30));
-        assert_eq!(world.only_remediation().phase, Phase::Cancelled, "{}", world.only_remediation().message);
+        assert_eq!(world.phase(), Phase::Cancelled, "{}", world.only_remediation().message);
         assert!(world.remediators.objects.is_empty(), "taken back");
         world.policies[0].suspend = false;
         world.node("n1").report.suspended = None;
@@ -309,14 +296,10 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
 
 #[test]
 fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
-    let kept = Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
-    });
-    let steps = [cordon(), hand_off("Fix"), step(kept), notify()];
-    let mut world = World::sick(hung("log"), None, &steps);
+    let kept = kept(secs(7_200), secs(60));
+    let mut world = World::sick(hung("log"), None, &[cordon(), hand_off("Fix"), kept, notify()]);
     world.run(secs(2_400));
-    let node = &world.nodes["n1"];
-    assert!(world.only_remediation().is_quarantined() && node.view.unschedulable, "{:?}", world.log);
+    assert!(world.only_remediation().is_quarantined() && world.is_cordoned(), "{:?}", world.log);
     assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "take back", "cordon", "notify"]);
 }
 
@@ -348,14 +331,13 @@ fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
 fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
     for (watched, owed) in [(secs(5), true), (secs(600), false)] {
         let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
-        world.until(secs(1_000), "failed", |world| states(world) == [StepState::Failed]);
+        world.until(secs(1_000), "failed", |world| world.states() == [StepState::Failed]);
         let mut snapshot = world.snapshot();
         // As it stood before that was recorded.
         snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.0[0].removed_at = None);
         (snapshot.now, snapshot.watched_for) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
         let plan = plan(&snapshot, &world.settings);
-        let tries =
-            plan.effects.iter().any(|effect| matches!(effect, Effect::Remove { marker: Marker::HandOff(_), .. }));
+        let tries = removes(&plan, |marker| marker.hand_off().is_some());
         assert_eq!(tries, owed, "after {watched:?}: {:?}", plan.effects);
     }
 }

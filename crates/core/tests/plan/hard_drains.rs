@@ -1,16 +1,15 @@
 //! Drains that would empty nothing, or for nothing: on a node that cannot end pods, before a release that cannot wait, for a cure that
 //! is held, and what is taken for empty too early.
 
-use nrh_core::action::Restart;
-use nrh_core::action::{Drain, RestartRuntime};
+use nrh_core::action::{Drain, Restart, RestartRuntime};
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::BlockReason;
+use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ActionType, Mode, OnFailure, Step};
-use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
+use nrh_core::remediation::{ActionResult, Phase, Remediation, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, cordon, drain, fault, hung, kept, kill, notify, policy, rule, secs, step, workload};
-use crate::world::{ClearedBy, World, acts, reasons};
+use crate::samples::{asked, cont, cordon, drain, fault, hung, kept, kill, notify, policy, rule, secs, step, workload};
+use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons};
 
 /// A cordon that is wanted for its own sake.
 fn keep() -> Step {
@@ -51,6 +50,11 @@ fn drains(world: &World) -> Vec<StepRecord> {
         .collect()
 }
 
+fn only_drain(world: &World) -> StepRecord {
+    let [record] = &drains(world)[..] else { panic!("{:?}", drains(world)) };
+    record.clone()
+}
+
 fn untouched(world: &World) -> bool {
     world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_none())
 }
@@ -70,7 +74,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         world.run(secs(60));
         assert_eq!(world.did(), ["cordon", "notify"], "{kind}");
         assert!(untouched(&world), "{kind}");
-        let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+        let record = only_drain(&world);
         assert_eq!(record.state, StepState::Refused);
         let said = &record.message;
         assert!(
@@ -81,21 +85,18 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         let mut world = sick(fault(kind, "x"), None, &[keep(), all_the_same(), notify()], 3);
         world.run(secs(300));
         assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_some()), "{kind}");
-        let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
-        assert_eq!((record.state, empty(record)), (StepState::Succeeded, 2));
+        let record = only_drain(&world);
+        assert_eq!((record.state, empty(&record)), (StepState::Succeeded, 2));
         assert!(record.message.contains("since the node cannot end them"), "{}", record.message);
     }
-    // What resolves it does not wait for that.
-    let steps = [cordon(), drain(), restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
-    world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "command RestartRuntime", "uncordon"]);
-    // Nor does anything harsher follow, where the policy says so.
+    // What resolves it does not wait for that. Nor does anything harsher follow, where the policy says so.
     let stop = Step { on_failure: OnFailure::Stop, ..drain() };
-    let steps = [cordon(), stop, restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
-    world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+    for (drain, then) in [(drain(), "command RestartRuntime"), (stop, "notify")] {
+        let steps = [cordon(), drain, restart(true), notify()];
+        let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
+        world.run(secs(120));
+        assert_eq!(world.did(), ["cordon", then, "uncordon"]);
+    }
 }
 
 /// What makes it uncertain that a node ends pods.
@@ -108,8 +109,8 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         Box::new(move |world| world.inject("n1", suspected(FaultState::Suspected), None)),
         Box::new(move |world| world.inject("n1", suspected(FaultState::Clearing), None)),
         Box::new(|world| world.node("n1").view.ready = TriState::Unknown),
-        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::False),
-        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::Unknown),
+        Box::new(|world| world.heartbeat("n1").kubelet_works = TriState::False),
+        Box::new(|world| world.heartbeat("n1").kubelet_works = TriState::Unknown),
     ];
     for (number, make_uncertain) in cases.iter().enumerate() {
         let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
@@ -120,12 +121,10 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         assert!(plan.blocked[0].message.contains("would not end there"), "{number}: {:?}", plan.blocked);
         // Nor does one go on.
         let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
-        world.pass();
-        world.pass();
+        world.passes(2);
         assert_eq!(world.did(), ["cordon", "drain"]);
         make_uncertain(&mut world);
-        world.tick(secs(10));
-        let plan = world.pass();
+        let plan = world.pass_after(10);
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
         assert!(reasons(&plan).contains(&BlockReason::ActionsDisabled), "{number}: {:?}", plan.blocked);
     }
@@ -134,11 +133,9 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
 #[test]
 fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
     let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
-    world.pass();
-    world.pass();
+    world.passes(2);
     world.inject("n1", fault(FaultType::RuntimeListHung, "x"), None);
-    world.tick(secs(10));
-    world.pass();
+    world.pass_after(10);
     let record = drains(&world)[0].clone();
     assert_eq!(record.state, StepState::Failed);
     assert!(
@@ -156,31 +153,28 @@ fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
 #[test]
 fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
-    world.pass();
-    world.pass();
-    let first = drains(&world)[0].clone();
+    world.passes(2);
+    let first = only_drain(&world);
     assert_eq!((first.state, empty(&first)), (StepState::Started, 1), "{}", first.message);
     // The scheduler had bound it right before the cordon.
     world.node("n1").workloads.push(workload("late"));
-    world.tick(secs(10));
-    world.pass();
-    let second = drains(&world)[0].clone();
+    world.pass_after(10);
+    let second = only_drain(&world);
     assert_eq!((second.state, empty(&second)), (StepState::Started, 0), "{}", second.message);
     assert!(world.nodes["n1"].workloads[0].evicted_at.is_some());
     world.run(secs(120));
-    assert_eq!(drains(&world)[0].state, StepState::Succeeded);
+    assert_eq!(only_drain(&world).state, StepState::Succeeded);
     assert!(world.nodes["n1"].workloads.is_empty());
 }
 
 #[test]
 fn two_checks_at_one_moment_are_one() {
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
-    world.pass();
-    world.pass();
+    world.passes(2);
     let remediation = world.only_remediation().clone();
     let id = drains(&world)[0].operation_id.clone();
     let quiet = || ActionResult::Quiet { message: "no pod is left".into() };
-    let of = |remediation: &nrh_core::remediation::Remediation| {
+    let of = |remediation: &Remediation| {
         remediation.steps.iter().find(|step| step.operation_id == id).map(|step| (step.state, empty(step))).unwrap()
     };
     let at = |after: u64| world.now.checked_add(secs(after)).unwrap();
@@ -207,30 +201,29 @@ fn a_release_does_not_wait_for_a_drain() {
     world.inject("n1", hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert!(reasons(&plan).contains(&BlockReason::HungProcessFirst), "{:?}", plan.blocked);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "cordon", "drain", "drain", "drain", "notify"]);
+    assert_eq!(world.did(), [JOB_CONT, "cordon", "drain", "drain", "drain", "notify"]);
     // One that comes up in the middle of it.
     let mut world = two_rules(&[cont(), notify()]);
     world.node("n1").workloads.iter_mut().for_each(|one| one.takes = secs(100));
-    world.pass();
-    world.pass();
+    world.passes(2);
     world.inject("n1", hung("x"), ClearedBy::Cont);
     world.tick(secs(10));
     world.run(secs(30));
-    let [first] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+    let first = only_drain(&world);
     assert_eq!(first.state, StepState::Cancelled);
     assert!(first.message.starts_with("it gives way to the release for HungContainer"), "{}", first.message);
     world.run(secs(400));
     assert_eq!(drains(&world).last().unwrap().state, StepState::Succeeded, "{:?}", drains(&world));
     assert!(world.only_remediation().faults.iter().any(|fault| fault.state == Resolution::Resolved));
-    assert_eq!(world.only_remediation().phase, Phase::Quarantined);
+    assert_eq!(world.phase(), Phase::Quarantined);
 }
 
 #[test]
 fn a_drain_does_not_wait_for_a_release_that_will_not_come() {
     // Its pod is not being deleted, so it is held; one that asks a person; and one that has been tried.
-    let asks = Step { approval: nrh_core::policy::ApprovalMode::Manual, ..cont() };
+    let asks = asked(cont());
     for (release, cure) in [(kill(false), Some(ClearedBy::Kill)), (asks, Some(ClearedBy::Cont)), (cont(), None)] {
         let mut world = two_rules(&[release.clone(), notify()]);
         world.inject("n1", hung("x"), cure);
@@ -290,7 +283,7 @@ fn a_dry_run_says_that_it_would_be_left_out() {
     let steps = [cordon(), shadow, restart(true), notify()];
     let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
     world.run(secs(120));
-    let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+    let record = only_drain(&world);
     assert_eq!(record.state, StepState::Simulated);
     assert!(record.message.contains("would be blocked: node n1 is not drained"), "{}", record.message);
 }
@@ -298,8 +291,7 @@ fn a_dry_run_says_that_it_would_be_left_out() {
 #[test]
 fn the_cordon_of_another_remediation_is_not_the_one_that_a_drain_needs() {
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 40);
-    world.pass();
-    world.pass();
+    world.passes(2);
     let mut other = world.only_remediation().clone();
     other.name = "other".into();
     other.identity = Some(("u".into(), "1".into()));
@@ -307,12 +299,7 @@ fn the_cordon_of_another_remediation_is_not_the_one_that_a_drain_needs() {
     world.remediations.insert("other".into(), other);
     world.node("n1").view.cordoned_by = Some("other".into());
     world.tick(secs(10));
-    let drains = |plan: &nrh_core::plan::Plan| acts(plan).into_iter().filter(|(_, what)| what == "drain").count();
-    let of_first = |plan: &nrh_core::plan::Plan| {
-        plan.effects
-            .iter()
-            .any(|effect| matches!(effect, nrh_core::plan::Effect::Act { remediation, .. } if remediation != "other"))
-    };
     let plan = world.plan();
-    assert!(!of_first(&plan), "{} {:?}", drains(&plan), plan.effects);
+    let is_of_first = |effect: &Effect| matches!(effect, Effect::Act { remediation, .. } if remediation != "other");
+    assert!(!plan.effects.iter().any(is_of_first), "{:?}", plan.effects);
 }

@@ -7,8 +7,8 @@ use nrh_core::policy::{Amount, Mode, OnFailure, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod, policy, rule};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
+use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod};
+use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, secs};
 
 #[test]
 fn a_confirmed_fault_is_acted_on_in_one_pass() {
@@ -43,10 +43,9 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
 fn it_is_resolved_verified_and_closed_and_its_slot_is_given_back() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.run(secs(300));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 0);
+    world.only_in(Phase::Succeeded);
+    assert_eq!(world.did(), [JOB_CONT]);
+    assert_eq!(world.slots().len(), 0);
     let status_view = &world.plan().nodes["n1"];
     assert_eq!(status_view.health, Health::Healthy);
     assert!(status_view.activity.starts_with("resolved 2026-01-01T01:00:"), "{}", status_view.activity);
@@ -59,17 +58,17 @@ fn what_the_probe_has_lost_sight_of_is_not_resolved() {
     // As a probe says that has begun anew without its memory.
     world.node("n1").report.unchecked.insert(FaultType::HungContainer);
     world.run(secs(30));
-    assert_eq!((world.only_remediation().phase, world.did().len()), (Phase::Verifying, 1));
+    assert_eq!((world.phase(), world.did().len()), (Phase::Verifying, 1));
     world.node("n1").report.unchecked.clear();
     world.run(secs(60));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
 fn a_hung_client_and_an_unresponsive_shim_are_ended_each_by_its_own_step() {
     let release = [kill(false), notify()];
     let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
-    assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseHungProcess(SIGKILL)".to_owned())]);
+    assert_eq!(acts(&plan), [("n1".to_owned(), JOB_KILL.to_owned())]);
     let clean_up = [clean_up(), notify()];
     let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
@@ -84,11 +83,11 @@ fn a_hung_client_and_an_unresponsive_shim_are_ended_each_by_its_own_step() {
 #[test]
 fn the_executor_follows_the_kubelet() {
     for (ready, kubelet, expected) in [
-        (TriState::True, TriState::True, "job ReleaseHungProcess(SIGCONT)"),
-        (TriState::True, TriState::False, "command ReleaseHungProcess(SIGCONT)"),
-        (TriState::True, TriState::Unknown, "command ReleaseHungProcess(SIGCONT)"),
-        (TriState::Unknown, TriState::True, "command ReleaseHungProcess(SIGCONT)"),
-        (TriState::False, TriState::True, "command ReleaseHungProcess(SIGCONT)"),
+        (TriState::True, TriState::True, JOB_CONT),
+        (TriState::True, TriState::False, COMMAND_CONT),
+        (TriState::True, TriState::Unknown, COMMAND_CONT),
+        (TriState::Unknown, TriState::True, COMMAND_CONT),
+        (TriState::False, TriState::True, COMMAND_CONT),
     ] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         let node = world.node("n1");
@@ -127,7 +126,7 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
 fn the_next_step_follows_when_a_step_does_not_resolve() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
+    assert_eq!(world.did(), [JOB_CONT, JOB_KILL]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded);
     let states: Vec<_> = remediation.steps.iter().map(|step| (step.step_index, step.state)).collect();
@@ -136,21 +135,17 @@ fn the_next_step_follows_when_a_step_does_not_resolve() {
 
 #[test]
 fn attempts_cool_down_and_after_the_last_step_a_person_is_called() {
-    let mut twice = cont();
-    twice.max_attempts = 2;
+    let twice = Step { max_attempts: 2, ..cont() };
     let mut world = World::sick(plugin(), None, &[cordon(), twice, notify()]);
     world.run(secs(1_200));
-    assert_eq!(
-        world.did(),
-        ["cordon", "job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"]
-    );
+    assert_eq!(world.did(), ["cordon", JOB_CONT, JOB_CONT, "notify", "uncordon"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Failed);
     assert_eq!(remediation.faults[0].state, Resolution::Exhausted);
     let (first, second) = (&remediation.steps[1], &remediation.steps[2]);
     let pause = second.scheduled_at.duration_since(first.finished_at.unwrap());
     assert!(pause.as_secs() >= 60, "cool-down counts from the end of the attempt: {pause:?}");
-    assert!(!world.nodes["n1"].view.unschedulable);
+    assert!(!world.is_cordoned());
 
     let plan = world.plan();
     assert_eq!(reasons(&plan), [BlockReason::RecentlyFailed]);
@@ -165,7 +160,7 @@ fn attempts_cool_down_and_after_the_last_step_a_person_is_called() {
 fn steps_that_cannot_apply_are_left_out() {
     let steps = [delete_pod(), clean_up(), cont()];
     let plan = World::sick(hung("log"), ClearedBy::Cont, &steps).plan();
-    assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)");
+    assert_eq!(acts(&plan)[0].1, JOB_CONT);
     for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
         let plan = World::sick(fault(kind, "x"), ClearedBy::CleanupOrphans, &[cont(), clean_up()]).plan();
         assert_eq!(acts(&plan)[0].1, "job CleanupOrphans");
@@ -184,10 +179,10 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     assert_eq!(remediation.faults.len(), 2);
 
     world.run(secs(600));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!(world.did(), [JOB_CONT, JOB_CONT]);
 
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
+    let mut world = World::under(&[cont()], &["a", "b", "c"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.inject("b", plugin(), ClearedBy::Cont);
@@ -208,43 +203,41 @@ fn a_new_fault_joins_the_open_remediation() {
     assert_eq!(reasons(&plan), [BlockReason::InProgress]);
     assert_eq!(world.only_remediation().faults.len(), 2);
     world.run(secs(600));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
 fn a_fault_that_goes_by_itself_needs_no_act() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
+    assert_eq!(world.step(0).state, StepState::Scheduled);
     world.node("n1").sick.clear();
     world.tick(secs(5));
     world.run(secs(60));
     assert!(world.log.is_empty());
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!(world.step(0).state, StepState::Cancelled);
 }
 
 #[test]
 fn a_suspension_lets_the_step_under_way_finish_but_starts_no_other() {
     let mut world = World::sick(plugin(), None, &[cont(), kill(false)]);
     world.pass();
-    world.tick(secs(5));
-    world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Verifying);
+    world.pass_after(5);
+    assert_eq!(world.phase(), Phase::Verifying);
     world.node("n1").view.exclusions.push("maintenance".into());
     world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Verifying);
+    assert_eq!(world.phase(), Phase::Verifying);
     world.run(secs(600));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
-    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
+    assert_eq!(world.did(), [JOB_CONT]);
+    assert_eq!(world.phase(), Phase::Cancelled);
 }
 
 #[test]
 fn the_outlook_says_what_is_done() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.pass();
-    world.tick(secs(5));
-    let status_view = world.pass().nodes.remove("n1").unwrap();
+    let status_view = world.pass_after(5).nodes.remove("n1").unwrap();
     assert_eq!(status_view.health, Health::Healthy, "the probe sees it gone");
     assert!(
         status_view.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, executed "),
@@ -264,20 +257,16 @@ fn a_step_that_fails_for_good_may_be_the_last() {
     (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[first, kill(true), notify()]);
     world.run(secs(1200));
-    assert_eq!(
-        world.did(),
-        ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)", "notify"],
-        "nothing harsher, and people are told"
-    );
-    assert_eq!(world.only_remediation().phase, Phase::Failed);
+    assert_eq!(world.did(), [JOB_CONT, JOB_CONT, "notify"], "nothing harsher, and people are told");
+    assert_eq!(world.phase(), Phase::Failed);
     let mut world =
         World::sick(hung("log"), ClearedBy::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
     world.run(secs(1200));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
     let cordon = Step { on_failure: OnFailure::Stop, ..cordon() };
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cordon, kill(true)]);
     world.run(secs(1200));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "a cordon that was made has not failed");
+    assert_eq!(world.phase(), Phase::Succeeded, "a cordon that was made has not failed");
 }
 
 #[test]
@@ -285,7 +274,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let shadow = |step: Step| Step { mode: Mode::DryRun, on_failure: OnFailure::Stop, ..step };
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(true)), cont(), notify()]);
     world.run(secs(1200));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "its failure is none, and nothing waits for it");
+    assert_eq!(world.did(), [JOB_CONT], "its failure is none, and nothing waits for it");
     let remediation = world.only_remediation();
     let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
     assert_eq!((remediation.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
@@ -299,7 +288,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     world.run(secs(1200));
     let remediation = world.only_remediation();
     assert!(remediation.steps[0].message.contains("would be blocked"), "{}", remediation.steps[0].message);
-    assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseHungProcess(SIGCONT)"]));
+    assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec![JOB_CONT]));
 }
 
 #[test]
@@ -317,9 +306,9 @@ fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
 fn a_reserved_step_that_is_made_a_dry_run_is_not_done() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), notify()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
+    assert_eq!(world.step(0).state, StepState::Scheduled);
     world.policies[0].rules[0].steps[0].mode = Mode::DryRun;
     world.run(secs(600));
     assert_eq!(world.did(), ["notify"], "{:?}", world.only_remediation().steps);
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
+    assert_eq!(world.step(0).state, StepState::Cancelled);
 }

@@ -9,7 +9,7 @@ use nrh_core::policy::{Policy, Step};
 use nrh_core::remediation::{Marker, Phase, Remediation, Resolution};
 
 use crate::samples::{cont, cordon, hand_off, hung, kept, notify, plugin};
-use crate::world::{ClearedBy, InjectedFault, World, reasons, secs};
+use crate::world::{ClearedBy, InjectedFault, JOB_CONT, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
 
@@ -25,14 +25,9 @@ fn contained(steps: &[Step]) -> World {
     world
 }
 
-fn is_cordoned(world: &World) -> bool {
-    world.nodes["n1"].view.unschedulable
-}
-
 /// Its fault goes, as if somebody had mended the node.
 fn mend(world: &mut World) {
-    world.node("n1").sick.clear();
-    world.node("n1").send();
+    world.recover("n1");
 }
 
 /// All of this time, however quiet it is.
@@ -41,20 +36,16 @@ fn pass_time(world: &mut World, time: Duration) {
     world.pass();
 }
 
-fn uncordons(world: &World) -> usize {
-    world.did().iter().filter(|did| **did == "uncordon").count()
-}
-
 #[test]
 fn what_no_step_has_resolved_stays_cordoned_and_holds_no_slot() {
     let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify"]);
+    assert_eq!(world.did(), ["cordon", JOB_CONT, "notify"]);
     let plan = world.pass();
-    assert!(is_cordoned(&world));
+    assert!(world.is_cordoned());
     let remediation = world.only_remediation();
     assert!(remediation.message.contains("the node stays cordoned until"), "{}", remediation.message);
     assert!(remediation.cleanup.is_pending() && remediation.finished_at.is_some());
-    assert!(world.ledger.as_ref().unwrap().slots.is_empty(), "the slot is for others: {:?}", world.ledger);
+    assert!(world.slots().is_empty(), "the slot is for others: {:?}", world.ledger);
     assert_eq!(reasons(&plan), [BlockReason::RecentlyFailed]);
     let activity = &plan.nodes["n1"].activity;
     assert!(activity.starts_with("kept cordoned, remediation "), "{activity}");
@@ -64,7 +55,7 @@ fn what_no_step_has_resolved_stays_cordoned_and_holds_no_slot() {
 #[test]
 fn cordon_alone_keeps_pods_away() {
     let world = contained(&[keep(HOURS_4)]);
-    assert_eq!((world.did(), is_cordoned(&world)), (vec!["cordon"], true));
+    assert_eq!((world.did(), world.is_cordoned()), (vec!["cordon"], true));
 }
 
 #[test]
@@ -72,14 +63,14 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
     let mut world = contained(&[keep(HOURS_4), notify()]);
     mend(&mut world);
     pass_time(&mut world, secs(200));
-    assert!(is_cordoned(&world), "200 of 300 s");
+    assert!(world.is_cordoned(), "200 of 300 s");
     // It comes back, so the time begins anew.
     world.node("n1").sick.push(InjectedFault { fault: hung("log"), cleared_by: std::collections::BTreeSet::new() });
     world.node("n1").send();
     pass_time(&mut world, secs(15));
     mend(&mut world);
     pass_time(&mut world, secs(290));
-    assert!(is_cordoned(&world), "290 of 300 s: {:?}", world.only_remediation());
+    assert!(world.is_cordoned(), "290 of 300 s: {:?}", world.only_remediation());
     pass_time(&mut world, secs(60));
     let remediation = world.only_remediation();
     assert_eq!(
@@ -88,8 +79,8 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
         "{}",
         remediation.message
     );
-    assert!(!is_cordoned(&world) && !remediation.is_live() && remediation.cleanup.has_removed(&Marker::Cordon));
-    assert_eq!(uncordons(&world), 1);
+    assert!(!world.is_cordoned() && !remediation.is_live() && remediation.cleanup.has_removed(&Marker::Cordon));
+    assert_eq!(world.times("uncordon"), 1);
 }
 
 #[test]
@@ -99,9 +90,9 @@ fn nobody_checking_is_no_cure_and_no_reason_to_keep_it_longer() {
     world.node("n1").sick.clear();
     world.node("n1").probe_runs = false;
     pass_time(&mut world, secs(1_800));
-    assert!(is_cordoned(&world), "{:?}", world.remediations[&first]);
+    assert!(world.is_cordoned(), "{:?}", world.remediations[&first]);
     pass_time(&mut world, secs(900));
-    assert!(!is_cordoned(&world));
+    assert!(!world.is_cordoned());
     let remediation = &world.remediations[&first];
     assert_eq!(remediation.phase, Phase::Failed);
     assert!(remediation.message.contains("stays cordoned until"), "{}", remediation.message);
@@ -117,12 +108,12 @@ fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
     assert_eq!(second.phase, Phase::Quarantined, "tried again after an hour: {}", second.message);
     assert_eq!(world.remediations[&first].phase, Phase::Failed, "{}", world.remediations[&first].message);
     assert!(world.remediations[&first].message.contains("taken over"), "{}", world.remediations[&first].message);
-    assert!(is_cordoned(&world) && uncordons(&world) == 0, "not for a moment can pods come: {:?}", world.log);
+    assert!(world.is_cordoned() && world.times("uncordon") == 0, "not for a moment can pods come: {:?}", world.log);
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(second.name.as_str()));
     // As long as something holds the next try, it ends by itself.
     world.policies[0].pause_requests.push("change freeze".into());
     pass_time(&mut world, secs(5_500));
-    assert!(!is_cordoned(&world), "{:?}", world.remediations);
+    assert!(!world.is_cordoned(), "{:?}", world.remediations);
     assert!(world.remediations.values().all(|remediation| !remediation.is_live()));
 }
 
@@ -154,10 +145,10 @@ fn another_policys_faults_are_resolved_meanwhile_and_the_cordon_is_given_back() 
     let resolved = of(&world, "other");
     assert_eq!((resolved.phase, resolved.is_live()), (Phase::Succeeded, false), "{}", resolved.message);
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_ref(), Some(&first), "{:?}", world.log);
-    assert!(world.remediations[&first].is_quarantined() && is_cordoned(&world) && uncordons(&world) == 0);
+    assert!(world.remediations[&first].is_quarantined() && world.is_cordoned() && world.times("uncordon") == 0);
     mend(&mut world);
     pass_time(&mut world, secs(400));
-    assert!(!is_cordoned(&world) && world.remediations.values().all(|remediation| !remediation.is_live()));
+    assert!(!world.is_cordoned() && world.remediations.values().all(|remediation| !remediation.is_live()));
 }
 
 #[test]
@@ -168,7 +159,11 @@ fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
         let mut world = with_another(Duration::from_mins(20), &steps, None);
         pass_time(&mut world, secs(1_500));
         assert_eq!(of(&world, "p").phase, Phase::Failed, "its 20 minutes are over: {}", of(&world, "p").message);
-        assert!(of(&world, "other").is_live() && is_cordoned(&world) && uncordons(&world) == 0, "{:?}", world.log);
+        assert!(
+            of(&world, "other").is_live() && world.is_cordoned() && world.times("uncordon") == 0,
+            "{:?}",
+            world.log
+        );
     }
 }
 
@@ -182,12 +177,12 @@ fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
         let mut world = contained(&[keep(Duration::from_mins(30)), notify()]);
         leave(&mut world);
         pass_time(&mut world, secs(3_000));
-        assert!(is_cordoned(&world), "{:?}", world.log);
+        assert!(world.is_cordoned(), "{:?}", world.log);
         let node = world.node("n1");
         node.report.suspended = None;
         node.view.exclusions.clear();
         pass_time(&mut world, secs(60));
-        assert!(!is_cordoned(&world), "its time is over: {:?}", world.log);
+        assert!(!world.is_cordoned(), "its time is over: {:?}", world.log);
     }
 }
 
@@ -217,7 +212,7 @@ fn a_policy_that_comes_and_goes_does_not_begin_its_steps_anew() {
     pass_time(&mut world, secs(60));
     world.policies[0].suspend = false;
     pass_time(&mut world, secs(600));
-    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", JOB_CONT, "notify", "uncordon"]);
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
 }
 
@@ -235,8 +230,8 @@ fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[keep(HOURS_4), cont(), notify()]);
     world.inject("n1", expiring, None);
     pass_time(&mut world, secs(600));
-    assert!(!is_cordoned(&world), "{:?}", world.only_remediation());
-    assert_eq!(world.only_remediation().phase, Phase::Failed);
+    assert!(!world.is_cordoned(), "{:?}", world.only_remediation());
+    assert_eq!(world.phase(), Phase::Failed);
 }
 
 /// What ends it at once, and whether the node is put back.
@@ -244,7 +239,7 @@ fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
 fn it_ends_with_the_policy_the_node_or_a_persons_word() {
     type End = (&'static str, fn(&mut World), bool, Phase);
     let ends: [End; 7] = [
-        ("deleted", |w| w.remediations.values_mut().for_each(|e| e.deleting = true), true, Phase::Cancelled),
+        ("deleted", World::delete_remediations, true, Phase::Cancelled),
         ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
         ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
         ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
@@ -275,9 +270,9 @@ fn a_person_who_uncordons_it_is_heard_for_an_hour() {
     world.policies[0].pause_requests.clear();
     world.node("n1").view.unschedulable = false;
     pass_time(&mut world, secs(3_000));
-    assert!(!is_cordoned(&world), "{:?}", world.remediations);
+    assert!(!world.is_cordoned(), "{:?}", world.remediations);
     pass_time(&mut world, secs(900));
-    assert!(is_cordoned(&world), "after that it is tried anew");
+    assert!(world.is_cordoned(), "after that it is tried anew");
 }
 
 #[test]
@@ -291,7 +286,7 @@ fn its_remediation_is_not_swept_away_before_its_time() {
     snapshot.now += Duration::from_hours(8);
     let decided = plan(&snapshot, &world.settings);
     let swept = decided.effects.iter().any(|effect| matches!(effect, Effect::DeleteRemediation { .. }));
-    assert!(!swept && is_cordoned(&world), "{:?}", decided.effects);
+    assert!(!swept && world.is_cordoned(), "{:?}", decided.effects);
 }
 
 #[test]
@@ -300,10 +295,10 @@ fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
     world.node("n1").report.suspended = Some("under my hands".into());
     world.policies.clear();
     pass_time(&mut world, Duration::from_mins(10));
-    assert!(is_cordoned(&world), "{:?}", world.did());
+    assert!(world.is_cordoned(), "{:?}", world.did());
     world.node("n1").report.suspended = None;
     pass_time(&mut world, Duration::from_mins(1));
-    assert!(!is_cordoned(&world), "nobody wants it cordoned any more: {:?}", world.did());
+    assert!(!world.is_cordoned(), "nobody wants it cordoned any more: {:?}", world.did());
 }
 
 #[test]
@@ -321,7 +316,7 @@ fn what_has_gone_by_itself_was_not_resolved_by_its_steps() {
         assert!(world.remediations.values().all(|remediation| remediation.faults[0].resolved_after_exhaustion()));
         world.inject("n1", hung("log"), None);
         pass_time(&mut world, Duration::from_mins(5));
-        let tries = world.did().iter().filter(|did| **did == "job ReleaseHungProcess(SIGCONT)").count();
+        let tries = world.did().iter().filter(|did| **did == JOB_CONT).count();
         assert_eq!(tries, times + 1, "{:?}", world.did());
     }
 }

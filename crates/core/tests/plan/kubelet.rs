@@ -10,7 +10,7 @@ use nrh_core::snapshot::{KubeletView, TriState};
 use nrh_testbed_matrix::{Seen, Way};
 
 use crate::samples::{cont, hung, policy, rule, secs, step};
-use crate::world::{ClearedBy, World, acts};
+use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, World, acts};
 
 const BEGAN: i64 = 1_767_225_600;
 
@@ -54,11 +54,7 @@ fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
 
 #[test]
 fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
-    for (age, executor) in [
-        (Some(5), "command ReleaseHungProcess(SIGCONT)"),
-        (Some(600), "command ReleaseHungProcess(SIGCONT)"),
-        (None, "job ReleaseHungProcess(SIGCONT)"),
-    ] {
+    for (age, executor) in [(Some(5), COMMAND_CONT), (Some(600), COMMAND_CONT), (None, JOB_CONT)] {
         let mut world = world();
         if let Some(age) = age {
             block(&mut world, age);

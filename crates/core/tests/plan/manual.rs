@@ -2,7 +2,7 @@
 
 use nrh_core::action::{Restart, RestartRuntime};
 use nrh_core::engine::plan;
-use nrh_core::fault::FaultType;
+use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::manual::MAX_WAITING;
 use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ActionType, Amount, Mode, Step};
@@ -11,7 +11,7 @@ use nrh_core::snapshot::TriState;
 use nrh_core::window::WindowType;
 
 use crate::samples::{asked, cont, cordon, fault, hung, kept, kill, notify, policy, rule, step, today};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs, written};
+use crate::world::{Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs, written};
 
 const KIND: FaultType = FaultType::HungContainer;
 const RELEASE: ActionType = ActionType::ReleaseHungProcess;
@@ -40,6 +40,13 @@ fn left_alone(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
     world
 }
 
+/// The same, where ann has asked for the release.
+fn requested(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
+    let mut world = left_alone(by, steps);
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    world
+}
+
 /// The finished remediation of that name.
 fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
     let remediation = &world.remediations[name];
@@ -50,19 +57,14 @@ fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
 #[test]
 fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
-    world.pass();
-    world.pass();
+    world.passes(2);
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
     assert_eq!(acts(&world.pass()), []);
     world.run(secs(400));
     let remediation = ended(&world, &name);
     assert_eq!(remediation.phase, Phase::Cancelled);
     assert_eq!(remediation.message, "cancelled by a person: cancelled by bob: I look at it myself");
-    assert_eq!(
-        world.did(),
-        ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"],
-        "the Job was on its way already"
-    );
+    assert_eq!(world.did(), ["cordon", JOB_CONT, "uncordon"], "the Job was on its way already");
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
     assert!(world.plan().blocked[0].message.contains("cancelled by bob"), "{:?}", world.plan().blocked);
     // A second no to what is at its end changes nothing.
@@ -87,11 +89,11 @@ fn a_no_written_right_before_the_act_prevents_it() {
 fn a_person_ends_the_keeping_of_a_cordon() {
     let mut world = World::sick(hung("log"), None, &[kept(secs(7_200), secs(60)), cont(), notify()]);
     world.run(secs(600));
-    assert_eq!(world.only_remediation().phase, Phase::Quarantined);
+    assert_eq!(world.phase(), Phase::Quarantined);
     let name = world.cancel("n1", &no(None)).unwrap();
     world.run(secs(60));
     assert_eq!(ended(&world, &name).phase, Phase::Cancelled);
-    assert!(!world.nodes["n1"].view.unschedulable, "{:?}", world.did());
+    assert!(!world.is_cordoned(), "{:?}", world.did());
 }
 
 #[test]
@@ -101,7 +103,7 @@ fn a_manual_request_begins_on_its_step_index_without_being_asked_twice() {
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let begun = world.pass();
-    assert_eq!(acts(&begun), [("n1".into(), "job ReleaseHungProcess(SIGCONT)".into())]);
+    assert_eq!(acts(&begun), [("n1".into(), JOB_CONT.into())]);
     assert!(
         matches!(begun.effects[..2], [Effect::StoreLedger(_), Effect::BeginManualRequest(_)]),
         "{:?}",
@@ -113,32 +115,24 @@ fn a_manual_request_begins_on_its_step_index_without_being_asked_twice() {
     assert!(remediation.message.starts_with("started by ann; "), "{}", remediation.message);
     // The second attempt asks again, by the rule.
     world.run(secs(600));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
-    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
+    assert_eq!(world.did(), [JOB_CONT]);
+    assert_eq!(world.phase(), Phase::AwaitingApproval);
 }
 
 #[test]
 fn a_manual_request_goes_on_by_the_rule_and_resolves() {
-    let mut world = left_alone(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]);
-    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let mut world = requested(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]);
     world.run(secs(900));
-    assert_eq!(
-        world.did(),
-        ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"],
-        "the first such step, then what follows it"
-    );
+    assert_eq!(world.did(), [JOB_CONT, JOB_KILL], "the first such step, then what follows it");
     assert_eq!(ended(&world, "by-hand").phase, Phase::Succeeded);
-    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    assert!(world.slots().is_empty());
 }
 
 #[test]
 fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     let mut world = World::sick(hung("log"), None, &[cont()]);
     world.run(secs(900));
-    assert_eq!(
-        (world.only_remediation().phase, reasons(&world.plan())),
-        (Phase::Failed, vec![BlockReason::RecentlyFailed])
-    );
+    assert_eq!((world.phase(), reasons(&world.plan())), (Phase::Failed, vec![BlockReason::RecentlyFailed]));
     world.ask("by-hand-again", "n1", "p", manual(KIND, RELEASE));
     assert_eq!(acts(&world.pass()).len(), 1);
     world.cancel("n1", &no(None)).unwrap();
@@ -149,84 +143,39 @@ fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     assert_eq!(acts(&world.pass()).len(), 1);
 }
 
-/// A block, what causes it, and what lifts it.
-type Hold = (BlockReason, fn(&mut World), fn(&mut World));
+/// A block, and what causes it.
+type Hold = (BlockReason, fn(&mut World));
 
 /// What holds a start by hand.
 fn holds() -> [Hold; 12] {
     [
-        (BlockReason::Suspended, |w| w.suspended = Some("by ann".into()), |w| w.suspended = None),
-        (
-            BlockReason::Excluded,
-            |w| w.node("n1").view.exclusions.push("drain".into()),
-            |w| w.node("n1").view.exclusions.clear(),
-        ),
-        (
-            BlockReason::Suspended,
-            |w| w.node("n1").report.suspended = Some("hands off".into()),
-            |w| w.node("n1").report.suspended = None,
-        ),
-        (
-            BlockReason::Paused,
-            |w| w.policies[0].pause_requests.push("release".into()),
-            |w| w.policies[0].pause_requests.clear(),
-        ),
-        (
-            BlockReason::OutsideWindow,
-            |w| w.policies[0].windows.push(today(WindowType::Deny)),
-            |w| w.policies[0].windows.clear(),
-        ),
-        (
-            BlockReason::MaxUnhealthyExceeded,
-            |w| w.policies[0].limits.max_unhealthy = Amount::Count(0),
-            |w| w.policies[0].limits.max_unhealthy = Amount::Count(5),
-        ),
-        (
-            BlockReason::MaxInFlightReached,
-            |w| w.policies[0].limits.max_in_flight = Amount::Count(0),
-            |w| w.policies[0].limits.max_in_flight = Amount::Count(1),
-        ),
-        (BlockReason::ClusterLimit, |w| w.ceiling = 0, |w| w.ceiling = 1),
-        (
-            BlockReason::LedgerUnavailable,
-            |w| w.ledger = None,
-            |w| w.ledger = Some(nrh_core::snapshot::Ledger::default()),
-        ),
-        (
-            BlockReason::ProbeNotReporting,
-            |w| {
-                w.node("n1").probe_runs = false;
-                w.tick(secs(25));
-            },
-            |w| {
-                w.node("n1").probe_runs = true;
-                w.node("n1").send();
-            },
-        ),
-        (
-            BlockReason::NotConfirmed,
-            |w| {
-                w.node("n1").sick[0].fault.state = nrh_core::fault::FaultState::Suspected;
-                w.node("n1").send();
-            },
-            |w| {
-                w.node("n1").sick[0].fault.state = nrh_core::fault::FaultState::Confirmed;
-                w.node("n1").send();
-            },
-        ),
-        (
-            BlockReason::ActionsDisabled,
-            |w| w.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false,
-            |w| w.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true,
-        ),
+        (BlockReason::Suspended, |w| w.suspended = Some("by ann".into())),
+        (BlockReason::Excluded, |w| w.node("n1").view.exclusions.push("drain".into())),
+        (BlockReason::Suspended, |w| w.node("n1").report.suspended = Some("hands off".into())),
+        (BlockReason::Paused, |w| w.policies[0].pause_requests.push("release".into())),
+        (BlockReason::OutsideWindow, |w| w.policies[0].windows.push(today(WindowType::Deny))),
+        (BlockReason::MaxUnhealthyExceeded, |w| w.policies[0].limits.max_unhealthy = Amount::Count(0)),
+        (BlockReason::MaxInFlightReached, |w| w.policies[0].limits.max_in_flight = Amount::Count(0)),
+        (BlockReason::ClusterLimit, |w| w.ceiling = 0),
+        (BlockReason::LedgerUnavailable, |w| w.ledger = None),
+        (BlockReason::ProbeNotReporting, |w| {
+            w.node("n1").probe_runs = false;
+            w.tick(secs(25));
+        }),
+        (BlockReason::NotConfirmed, |w| {
+            w.node("n1").sick[0].fault.state = FaultState::Suspected;
+            w.node("n1").send();
+        }),
+        (BlockReason::ActionsDisabled, |w| w.heartbeat("n1").actions_enabled = false),
     ]
 }
 
 /// A start by hand begins after what held it.
 #[test]
 fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
-    for (number, (reason, block, lift)) in holds().into_iter().enumerate() {
+    for (number, (reason, block)) in holds().into_iter().enumerate() {
         let mut world = left_alone(ClearedBy::Cont, &[cont()]);
+        let mut lifted = world.clone();
         block(&mut world);
         world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
         let blocked = world.pass();
@@ -239,8 +188,9 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
         assert!(told.starts_with(&format!("cannot start yet ({reason:?}): ")), "case {number}: {told}");
         assert!(blocked.next.unwrap() <= secs(3_600));
         assert!(world.pass().effects.is_empty(), "case {number}: told once");
-        lift(&mut world);
-        assert_eq!(acts(&world.pass()).len(), 1, "case {number}: {:?}", world.manual_requests);
+        (lifted.now, lifted.manual_requests) = (world.now, world.manual_requests.clone());
+        lifted.node("n1").send();
+        assert_eq!(acts(&lifted.pass()).len(), 1, "case {number}: {:?}", world.manual_requests);
     }
 }
 
@@ -271,8 +221,7 @@ fn what_can_never_begin_ends_with_the_reason() {
             w.policies.push(before);
         }),
         ("no HungContainer is seen on node n1", |w| {
-            w.node("n1").sick.clear();
-            w.node("n1").send();
+            w.recover("n1");
         }),
         ("start the Cordon before it", |w| {
             w.manual_requests.get_mut("by-hand").unwrap().manual.action = ActionType::Drain;
@@ -290,8 +239,7 @@ fn what_can_never_begin_ends_with_the_reason() {
         }),
     ];
     for (why, change) in cases {
-        let mut world = left_alone(ClearedBy::Cont, &[cont()]);
-        world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+        let mut world = requested(ClearedBy::Cont, &[cont()]);
         change(&mut world);
         let mut plan = world.plan();
         if written(&plan).is_empty() {
@@ -314,8 +262,7 @@ fn what_can_never_begin_ends_with_the_reason() {
 
 #[test]
 fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
-    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
-    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let mut world = requested(ClearedBy::Cont, &[cont()]);
     world.tick(secs(3_600));
     world.node("n1").send();
     assert_eq!(acts(&world.pass()), [], "nothing stands in its way but the time");
@@ -391,8 +338,7 @@ fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_i
     assert!(
         world.manual_requests["by-hand-first"].message.contains(&format!("remediation {} has node n1", running.name))
     );
-    let message = &ended(&world, "by-hand-second").message;
-    assert!(message.contains("by-hand-first for node n1 was written before"), "{message}");
+    says(&ended(&world, "by-hand-second").message, "by-hand-first for node n1 was written before");
     world.wait(120, 5);
     assert!(world.manual_requests.is_empty());
     assert!(
@@ -400,44 +346,40 @@ fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_i
         "{:?}",
         world.remediations["by-hand-first"]
     );
-    let open = |world: &World| world.remediations.values().filter(|remediation| remediation.is_open()).count();
-    assert!(open(&world) <= 1);
+    assert!(world.open() <= 1);
 }
 
 #[test]
 fn nothing_begins_before_its_slot_is_stored() {
-    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
-    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let mut world = requested(ClearedBy::Cont, &[cont()]);
     // The ledger cannot be written.
     world.disturbed_pass(&Chaos { failing: [0].into(), ..Chaos::default() });
     assert!(world.manual_requests.contains_key("by-hand") && world.did().is_empty());
     // It is, and the object cannot: its slot stands, nothing is done, and the next pass goes on with that very slot.
     world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });
     assert!(world.manual_requests.contains_key("by-hand") && world.did().is_empty());
-    assert!(world.ledger.as_ref().unwrap().slots.contains_key("by-hand"));
+    assert!(world.slots().contains_key("by-hand"));
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+    assert_eq!(world.did(), [JOB_CONT]);
+    assert_eq!(world.slots().len(), 1);
     // Taken back instead, its slot is given back, after the time that a cache may be behind.
-    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
-    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let mut world = requested(ClearedBy::Cont, &[cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
     world.cancel("n1", &no(None)).unwrap();
     world.pass();
     assert_eq!(ended(&world, "by-hand").phase, Phase::Cancelled);
     world.pass();
-    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    assert!(world.slots().is_empty());
 }
 
 #[test]
 fn an_old_cache_begins_nothing_twice() {
-    let mut world = left_alone(None, &[cont()]);
-    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let mut world = requested(None, &[cont()]);
     let before = world.snapshot();
     world.pass();
     world.carry_out(&before, &Chaos::default());
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     let stale = plan(&before, &world.settings);
     assert!(
         stale.effects.iter().any(|effect| matches!(effect, Effect::BeginManualRequest(_))),
@@ -448,7 +390,6 @@ fn an_old_cache_begins_nothing_twice() {
 #[test]
 fn a_storm_holds_the_engine_and_not_a_person() {
     let names: Vec<String> = (0..12).map(|number| format!("w{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = World::new(&[policy("p", &[rule("r", &[KIND], &[cont()])])], &names);
     world.policies[0].limits.max_unhealthy = Amount::Percent(100);
     for node in &names {
@@ -456,7 +397,7 @@ fn a_storm_holds_the_engine_and_not_a_person() {
     }
     assert!(reasons(&world.plan()).contains(&BlockReason::Storm));
     world.ask("by-hand", "w3", "p", manual(KIND, RELEASE));
-    assert_eq!(acts(&world.pass()), [("w3".into(), "job ReleaseHungProcess(SIGCONT)".into())]);
+    assert_eq!(acts(&world.pass()), [("w3".into(), JOB_CONT.into())]);
     // Too many unhealthy nodes hold a person, too.
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
     world.ask("by-hand-another", "w4", "p", manual(KIND, RELEASE));
@@ -467,21 +408,18 @@ fn a_storm_holds_the_engine_and_not_a_person() {
 #[test]
 fn there_is_a_bound_to_what_waits() {
     let names: Vec<String> = (0..=MAX_WAITING).map(|number| format!("w{number:03}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = World::new(&[policy("p", &[rule("r", &[KIND], &[cont()])])], &names);
     for node in &names {
         world.ask(&format!("by-hand-{node}"), node, "p", manual(KIND, RELEASE));
     }
     world.pass();
     assert_eq!(world.manual_requests.len(), MAX_WAITING);
-    let message = &ended(&world, "by-hand-w100").message;
-    assert!(message.contains("100 manual requests wait already"), "{message}");
+    says(&ended(&world, "by-hand-w100").message, "100 manual requests wait already");
 }
 
 #[test]
 fn a_yes_to_another_operation_does_not_carry_the_first() {
-    let mut world = left_alone(None, &[asked(cont())]);
-    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let mut world = requested(None, &[asked(cont())]);
     world.pass();
     let remediation = world.remediations.get_mut("by-hand").unwrap();
     let first = remediation.steps[0].operation_id.clone();
@@ -499,8 +437,7 @@ fn starts_that_never_began_are_few_and_take_no_place_from_what_was_done() {
     let done = world.only_remediation().name.clone();
     for number in 0..40 {
         world.ask(&format!("by-hand-{number}"), "n1", "gone", manual(KIND, RELEASE));
-        world.tick(secs(61));
-        world.pass();
+        world.pass_after(61);
     }
     world.pass();
     let refused = world.remediations.values().filter(|remediation| remediation.steps.is_empty()).count();

@@ -1,7 +1,7 @@
 //! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
 
 use nrh_core::action::MarkForReboot;
-use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType, Step};
@@ -11,7 +11,7 @@ use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
 
 use crate::samples::{asked, cordon, fault, mark_for_reboot, notify, reboot, secs, silent};
-use crate::world::{Chaos, ClearedBy, World, acts, command, reasons};
+use crate::world::{Chaos, ClearedBy, World, acts, command, reasons, says};
 
 fn sick(steps: &[Step]) -> World {
     World::sick(silent(), ClearedBy::Reboot, steps)
@@ -35,8 +35,7 @@ fn marked(steps: &[Step]) -> World {
     if world.approve("n1", "ann").is_some() {
         world.pass();
     }
-    world.tick(secs(5));
-    world.pass();
+    world.pass_after(5);
     assert!(is_marked(&world) && record(&world).reason == Some(OutcomeReason::Executed), "{:?}", record(&world));
     world
 }
@@ -49,7 +48,7 @@ fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
     let done = record(&world);
     assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
     let node = &world.nodes["n1"];
     assert!(node.boots.count == 1 && !node.view.unschedulable && node.command.is_none() && !is_marked(&world));
 }
@@ -70,8 +69,7 @@ fn the_command_names_the_file_the_boot_and_for_how_long() {
 fn the_command_stands_as_long_as_the_mark_is_wanted_and_waits_for_hours() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
     for _ in 0..(50 * 12) {
-        world.tick(secs(5));
-        let plan = world.pass();
+        let plan = world.pass_after(5);
         assert!(acts(&plan).is_empty(), "{plan:#?}");
         assert!(is_marked(&world) && world.nodes["n1"].command.is_some());
         assert_eq!(plan.policies["p"].unhealthy, 1);
@@ -124,24 +122,26 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
 }
 
 #[test]
-fn a_mark_is_taken_back_when_nobody_has_rebooted_the_node_in_time() {
-    let mut world = marked(&[mark_for_reboot(), notify()]);
-    world.run(secs(3600));
-    let failed = record(&world);
-    assert_eq!(failed.state, StepState::TimedOut);
-    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
-    world.run(secs(60));
-    assert!(!is_marked(&world));
-    assert_eq!(world.did(), ["command MarkForReboot", "notify"]);
-    assert_eq!(world.only_remediation().faults[0].state, Resolution::Exhausted);
+fn a_mark_is_taken_back_when_nobody_has_rebooted_the_node_in_time_and_a_timeout_that_was_raised_since_changes_nothing()
+{
+    for timeout in [secs(3_600), secs(86_400)] {
+        let mut world = marked(&[mark_for_reboot(), notify()]);
+        world.policies[0].rules[0].steps[0].timeout = timeout;
+        world.run(secs(3600));
+        let failed = record(&world);
+        assert_eq!(failed.state, StepState::TimedOut);
+        assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
+        world.run(secs(60));
+        assert!(!is_marked(&world));
+        assert_eq!(world.did(), ["command MarkForReboot", "notify"]);
+        assert_eq!(world.only_remediation().faults[0].state, Resolution::Exhausted);
+    }
 }
 
 #[test]
 fn without_a_controller_the_node_takes_it_away_by_itself() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
-    for _ in 0..61 {
-        world.tick(secs(60));
-    }
+    world.without_controller(61, 60);
     assert!(!is_marked(&world) && world.nodes["n1"].command.is_some());
     // The agent has its answer already: what still stands in the API starts nothing.
     world.run(secs(120));
@@ -169,23 +169,11 @@ fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
     let mut world = sick(&[mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
-    let command = world.nodes["n1"].command.clone().unwrap();
-    let said = |reason, state| Outcome {
-        operation_id: command.operation_id.clone(),
-        state,
-        reason,
-        message: format!("{reason:?} is said"),
-        at: world.now,
-    };
-    let (theirs, lost) = (
-        said(OutcomeReason::AlreadyRequested, OutcomeState::Done),
-        said(OutcomeReason::AlreadyExecuted, OutcomeState::Refused),
-    );
-    for answer in [theirs, lost] {
-        let reason = answer.reason;
-        world.node("n1").report.agent = Some(answer);
-        world.tick(secs(5));
-        world.pass();
+    for (reason, state) in
+        [(OutcomeReason::AlreadyRequested, OutcomeState::Done), (OutcomeReason::AlreadyExecuted, OutcomeState::Refused)]
+    {
+        world.probe_answers(state, reason, &format!("{reason:?} is said"));
+        world.pass_after(5);
         let record = record(&world);
         // The second says nothing that is not known, and is kept for what it says all the same.
         assert_eq!((record.state, record.reason), (StepState::Started, Some(reason)));
@@ -245,8 +233,7 @@ fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
     world.node("n1").view.ready = TriState::Unknown;
     world.run(secs(1000));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
-    let message = record(&world).message;
-    assert!(message.contains("blocked for too long: node n1 is not marked for a reboot"), "{message}");
+    says(&record(&world).message, "blocked for too long: node n1 is not marked for a reboot");
 }
 
 #[test]
@@ -261,16 +248,13 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
     let mut world = sick(&[cordon(), mark_for_reboot(), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "command MarkForReboot", "uncordon"]);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
     // Where it opens the node all the same, that is somebody's word, and the mark goes with the remediation.
-    let mut world = sick(&[cordon(), mark_for_reboot(), notify()]);
-    world.node("n1").boots.kured = Kured::Waits;
-    world.live(4, 5);
-    assert!(is_marked(&world));
+    let mut world = cordoned_and_marked();
     world.node("n1").view.unschedulable = false;
     world.run(secs(120));
     assert!(!is_marked(&world));
-    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
+    assert_eq!(world.phase(), Phase::Cancelled);
 }
 
 #[test]
@@ -333,7 +317,7 @@ fn where_no_probe_is_left_to_remove_the_mark_the_step_says_so() {
 #[test]
 fn the_mark_of_a_remediation_that_is_deleted_goes() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
-    world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
+    world.delete_remediations();
     pass_for(&mut world, 30);
     assert!(!is_marked(&world) && world.nodes["n1"].command.is_none());
 }
@@ -343,7 +327,7 @@ fn cordoned_and_marked() -> World {
     let mut world = sick(&[cordon(), mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     world.live(4, 5);
-    assert!(is_marked(&world) && world.nodes["n1"].view.unschedulable);
+    assert!(is_marked(&world) && world.is_cordoned());
     world
 }
 
@@ -356,9 +340,7 @@ fn pass_for(world: &mut World, seconds: u64) {
 fn boot(world: &mut World) {
     let before = world.nodes["n1"].boots.count;
     world.node("n1").boots.away = Some(3);
-    for _ in 0..6 {
-        world.tick(secs(5));
-    }
+    world.without_controller(6, 5);
     assert_eq!(world.nodes["n1"].boots.count, before + 1);
 }
 
@@ -370,17 +352,10 @@ fn a_mark_whose_command_is_gone_is_not_awaited() {
     // Taken back while the answer was on its way.
     let mut late = sick(&[mark_for_reboot(), notify()]);
     late.pass();
-    let command = late.node("n1").command.take().unwrap();
-    late.node("n1").report.agent = Some(Outcome {
-        operation_id: command.operation_id,
-        state: OutcomeState::Done,
-        reason: OutcomeReason::Executed,
-        message: "it was there".into(),
-        at: late.now,
-    });
+    late.node("n1").command = None;
+    late.probe_answers(OutcomeState::Done, OutcomeReason::Executed, "it was there");
     for mut world in [vanished, late] {
-        world.tick(secs(5));
-        world.pass();
+        world.pass_after(5);
         assert_eq!((record(&world).state, is_marked(&world)), (StepState::Started, false), "a cache may be behind");
         let lag = world.settings.cache_lag.as_secs();
         pass_for(&mut world, lag + 20);
@@ -392,21 +367,11 @@ fn a_mark_whose_command_is_gone_is_not_awaited() {
 }
 
 #[test]
-fn a_timeout_that_was_raised_since_does_not_outlast_the_mark() {
-    let mut world = marked(&[mark_for_reboot(), notify()]);
-    world.policies[0].rules[0].steps[0].timeout = secs(86_400);
-    world.run(secs(3660));
-    let failed = record(&world);
-    assert_eq!(failed.state, StepState::TimedOut);
-    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
-}
-
-#[test]
 fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
     world.node("n1").sick.clear();
     world.run(secs(60));
-    assert_eq!((record(&world).state, world.only_remediation().phase), (StepState::Cancelled, Phase::Succeeded));
+    assert_eq!((record(&world).state, world.phase()), (StepState::Cancelled, Phase::Succeeded));
     let mut unbooted = world.clone();
     boot(&mut world);
     for world in [&mut world, &mut unbooted] {
@@ -446,13 +411,13 @@ fn a_node_is_not_opened_under_the_drain_of_who_has_found_the_mark() {
         let mut world = cordoned_and_marked();
         end(&mut world);
         pass_for(&mut world, 2300);
-        assert!(world.nodes["n1"].view.unschedulable && !is_marked(&world));
+        assert!(world.is_cordoned() && !is_marked(&world));
         assert_eq!(record(&world).state, StepState::Cancelled);
         let mut booted = world.clone();
         boot(&mut booted);
         pass_for(&mut booted, 60);
-        assert!(!booted.nodes["n1"].view.unschedulable);
+        assert!(!booted.is_cordoned());
         pass_for(&mut world, 300);
-        assert!(!world.nodes["n1"].view.unschedulable, "the wait has an end");
+        assert!(!world.is_cordoned(), "the wait has an end");
     }
 }

@@ -11,7 +11,7 @@ use nrh_core::version::Range;
 use nrh_simulate::world::PodLike;
 
 use crate::samples::{asked, clean_up, cont, fault, hung, kill, notify, plugin, pod, policy, rule};
-use crate::world::{ClearedBy, World, acts, reasons, secs};
+use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs};
 
 fn narrowed(name: &str, requirement: Requirement, steps: &[Step]) -> Rule {
     let matching = Matching { pods: Some(Selector(vec![requirement])), ..Matching::default() };
@@ -45,8 +45,7 @@ fn ill(policies: &[Policy]) -> World {
 #[test]
 fn the_rule_that_is_for_the_pod_is_taken_and_no_other() {
     let rules = [narrowed("databases", is("db"), &[notify()]), all_rules("others", &[cont()])];
-    for (value, expected, name) in [("db", "notify", "databases"), ("web", "job ReleaseHungProcess(SIGCONT)", "others")]
-    {
+    for (value, expected, name) in [("db", "notify", "databases"), ("web", JOB_CONT, "others")] {
         let mut world = ill(&[policy("p", &rules)]);
         labelled(&mut world, pod("log"), value);
         let plan = world.plan();
@@ -104,7 +103,7 @@ fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
     let mut world = ill(&[trial, policy("b", &[all_rules("r", &[cont()])])]);
     world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(60));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     assert_eq!(world.remediations.len(), 1, "nothing is recorded that would perhaps be done");
 }
 
@@ -152,7 +151,7 @@ fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediat
         let mut world = ill(&[low.clone(), high.clone()]);
         labelled(&mut world, pod("log"), "web");
         world.pass();
-        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+        assert_eq!(world.did(), [JOB_CONT]);
         world
     };
     // The pod's labels are not known for a while, as after a start of the controller: nothing is done, nothing is lost.
@@ -160,35 +159,32 @@ fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediat
     let known = std::mem::take(&mut world.pods);
     let mut plans = world.run(secs(170));
     plans.extend(world.run(secs(60)));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     assert!(plans.iter().any(|plan| reasons(plan) == [BlockReason::PodUnknown]));
-    assert_eq!(world.only_remediation().phase, Phase::Running, "{}", world.only_remediation().message);
+    assert_eq!(world.phase(), Phase::Running, "{}", world.only_remediation().message);
     world.pods = known;
     world.run(secs(60));
-    assert_eq!(
-        (world.did(), world.only_remediation().phase),
-        (vec!["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"], Phase::Succeeded)
-    );
+    assert_eq!((world.did(), world.phase()), (vec![JOB_CONT, JOB_KILL], Phase::Succeeded));
 
     // With other labels it is for the other policy.
     let mut world = begun();
     labelled(&mut world, pod("log"), "db");
     world.run(secs(400));
     let did = world.did();
-    assert!(!did.contains(&"job ReleaseHungProcess(SIGKILL)") && did.contains(&"notify"), "{did:?}");
+    assert!(!did.contains(&JOB_KILL) && did.contains(&"notify"), "{did:?}");
     assert!(world.remediations.values().any(|remediation| remediation.message.contains("policy high has taken over")));
 
     // Labels that no rule asks for: the step is held, and no harsher one is taken in the end.
     let mut world = begun();
     labelled(&mut world, pod("log"), "cache");
     world.run(secs(1_200));
-    assert!(!world.did().contains(&"job ReleaseHungProcess(SIGKILL)"), "{:?}", world.did());
+    assert!(!world.did().contains(&JOB_KILL), "{:?}", world.did());
 
     // Never known again: people are told all the same.
     let mut world = begun();
     world.pods.insert(pod("log"), PodLike::Gone);
     world.run(secs(1_200));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"]);
+    assert_eq!(world.did(), [JOB_CONT, "notify"]);
     let refused = |step: &nrh_core::remediation::StepRecord| step.state == StepState::Refused;
     let steps = world.remediations.values().flat_map(|remediation| &remediation.steps);
     assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("it is not known whether")));
@@ -248,9 +244,9 @@ fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_resolved_by_no_later_
         world
     };
     for mut world in [by_label, by_policy] {
-        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+        assert_eq!(world.did(), [JOB_CONT]);
         world.run(secs(900));
-        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"], "{:?}", steps(&world));
+        assert_eq!(world.did(), [JOB_CONT, "notify"], "{:?}", steps(&world));
         let ended = world.remediations.values().find(|remediation| remediation.phase == Phase::Cancelled).unwrap();
         assert!(ended.message.contains("is for rule databases of policy p by now"), "{}", ended.message);
     }
@@ -263,7 +259,7 @@ fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun(
     world.pass();
     world.policies[0].rules = vec![all_rules("new", &[notify()]), low];
     world.run(secs(900));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
+    assert_eq!(world.did(), [JOB_CONT, JOB_KILL]);
 }
 
 #[test]
@@ -273,21 +269,11 @@ fn uncertainty_never_passes_over_gentle_steps() {
     labelled(&mut world, pod("log"), "web");
     world.pass();
     let known = std::mem::take(&mut world.pods);
-    let mut passes = 0;
-    while !steps(&world).iter().any(|(_, state)| *state == StepState::Refused) {
-        passes += 1;
-        assert!(passes < 1_000, "every wait has an end: {:?}", steps(&world));
-        world.tick(secs(5));
-        world.pass();
-    }
+    let is_refused = |world: &World| steps(world).iter().any(|(_, state)| *state == StepState::Refused);
+    world.until(secs(5_000), "refused", is_refused);
     world.pods = known;
     world.run(secs(900));
-    assert_eq!(
-        world.did(),
-        ["job ReleaseHungProcess(SIGCONT)", "notify"],
-        "people are told instead: {:?}",
-        steps(&world)
-    );
+    assert_eq!(world.did(), [JOB_CONT, "notify"], "people are told instead: {:?}", steps(&world));
 }
 
 #[test]
@@ -299,28 +285,17 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
     world.pass();
     let known = std::mem::take(&mut world.pods);
     world.approve("n1", "ann").unwrap();
-    let mut waited = secs(0);
-    while steps(&world).iter().all(|(_, state)| *state == StepState::AwaitingApproval) {
-        assert!(waited <= asked.approval_timeout + secs(60), "{:?}", steps(&world));
-        waited += secs(5);
-        world.tick(secs(5));
-        world.pass();
-    }
+    let is_over = |world: &World| steps(world).iter().any(|(_, state)| *state != StepState::AwaitingApproval);
+    world.until(asked.approval_timeout + secs(70), "over", is_over);
     assert_eq!(steps(&world)[0].1, StepState::Cancelled);
     assert!(world.did().is_empty());
     // It is known again: a person is asked again, and nothing harsher is done.
     world.pods = known;
-    let mut passes = 0;
-    while world.only_remediation().phase != Phase::AwaitingApproval {
-        passes += 1;
-        assert!(passes < 100, "{:?}", steps(&world));
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.until(secs(500), "asked for again", |world| world.phase() == Phase::AwaitingApproval);
     world.approve("n1", "ann").unwrap();
     world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(120));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
 }
 
 #[test]
@@ -398,18 +373,19 @@ fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_no
         assert_eq!(reasons(&plan), [BlockReason::NoRule]);
         assert!(plan.blocked[0].message.ends_with(expected), "{}", plan.blocked[0].message);
     }
-    let mut world = ill(&[policy("p", &[rules[1].clone(), narrowed("dbs", is("db"), &[cont()])])]);
-    labelled(&mut world, pod("log"), "web");
-    let said = world.plan().blocked[0].message.clone();
-    assert!(
-        said.contains("rule dbs is not for it: match.podSelector asks for app=db, and pod kube-system/log has app=web"),
-        "{said}"
-    );
-    let mut world = ill(&[policy("p", &rules[..2])]);
-    labelled(&mut world, pod("log"), "web");
-    let said = world.plan().blocked[0].message.clone();
-    assert!(
-        said.contains("rule shops is not for it: match.namespaces is shop, and its pod is kube-system/log"),
-        "{said}"
-    );
+    let dbs = narrowed("dbs", is("db"), &[cont()]);
+    for (rules, expected) in [
+        (
+            [rules[1].clone(), dbs],
+            "rule dbs is not for it: match.podSelector asks for app=db, and pod kube-system/log has app=web",
+        ),
+        (
+            [rules[0].clone(), rules[1].clone()],
+            "rule shops is not for it: match.namespaces is shop, and its pod is kube-system/log",
+        ),
+    ] {
+        let mut world = ill(&[policy("p", &rules)]);
+        labelled(&mut world, pod("log"), "web");
+        says(&world.plan().blocked[0].message, expected);
+    }
 }

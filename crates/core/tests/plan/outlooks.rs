@@ -8,24 +8,12 @@ use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyLimitView};
 use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 
-use crate::samples::{cont, hung, policy, rule, today};
+use crate::budgets::zones;
+use crate::samples::{cont, hung, names, policy, rule, today};
 use crate::world::{ClearedBy, World, secs};
 
 fn of(plan: &Plan) -> &PolicyStatusView {
     &plan.policies["p"]
-}
-
-/// Six nodes, three of them in zone a and one in zone b, one remediation at a time in each.
-fn in_zones(most: Amount) -> World {
-    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
-    policy.limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
-    policy.limits.per_fault =
-        vec![FaultLimit { faults: [FaultType::HungContainer].into(), max_in_flight: Amount::Percent(50) }];
-    let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1", "c1", "c2"]);
-    for (name, node) in world.nodes.iter_mut().filter(|(name, _)| !name.starts_with('c')) {
-        node.view.labels.insert("zone".into(), name[..1].into());
-    }
-    world
 }
 
 fn rooms(plan: &Plan) -> Vec<(Option<String>, u32, u32, u32)> {
@@ -35,7 +23,9 @@ fn rooms(plan: &Plan) -> Vec<(Option<String>, u32, u32, u32)> {
 
 #[test]
 fn what_limits_come_to_is_told_for_each_value_those_with_the_least_room_first() {
-    let mut world = in_zones(Amount::Percent(67));
+    let mut world = zones(Amount::Percent(67));
+    world.policies[0].limits.per_fault =
+        vec![FaultLimit { faults: [FaultType::HungContainer].into(), max_in_flight: Amount::Percent(50) }];
     let a = || Some("a".to_owned());
     let b = || Some("b".to_owned());
     let told = world.plan();
@@ -58,10 +48,10 @@ fn what_limits_come_to_is_told_for_each_value_those_with_the_least_room_first() 
 
 #[test]
 fn of_many_values_those_with_the_least_room_are_told_and_the_rest_is_counted() {
-    let names: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
+    let names = names(40);
     let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
     policy.limits.per_topology = vec![TopologyLimit { key: "host".into(), max_in_flight: Amount::Count(1) }];
-    let mut world = World::new(&[policy], &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut world = World::new(&[policy], &names);
     for (name, node) in &mut world.nodes {
         node.view.labels.insert("host".into(), name.clone());
     }
@@ -99,7 +89,7 @@ fn a_node_that_was_acted_on_as_often_as_it_may_be_is_told_until_it_may_be_again(
 
 #[test]
 fn windows_are_told_in_the_order_of_the_policy_and_change_with_them_alone() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["n1"]);
+    let mut world = World::under(&[cont()], &["n1"]);
     assert!(of(&world.plan()).windows.is_empty());
     let nightly = Window::new(WindowType::Allow, "0 2 * * *", secs(3600), "UTC", [].into()).unwrap();
     world.policies[0].windows = vec![nightly, today(WindowType::Deny)];
@@ -117,9 +107,9 @@ fn windows_are_told_in_the_order_of_the_policy_and_change_with_them_alone() {
 
 #[test]
 fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way() {
-    let names: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
+    let names = names(40);
     let rules = [rule("r", &[FaultType::HungContainer, FaultType::NetworkPluginHung], &[cont()])];
-    let mut world = World::new(&[policy("p", &rules)], &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut world = World::new(&[policy("p", &rules)], &names);
     let inject = |world: &mut World, names: &[String], of: fn() -> nrh_core::fault::Fault| {
         for node in names {
             let mut fault = of();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nrh_core::action::{Restart, Taint};
 use nrh_core::budget::Slots;
-use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType, Amount, Daemon, Mode, Step};
@@ -61,7 +61,7 @@ fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute
     type Stop = (&'static str, fn(&mut World));
     let stops: [Stop; 3] = [
         ("cancelled", cancel),
-        ("deleted", |world| world.remediations.values_mut().for_each(|remediation| remediation.deleting = true)),
+        ("deleted", World::delete_remediations),
         ("uncordoned", |world| world.node("n1").view.unschedulable = false),
     ];
     for (name, stop) in stops {
@@ -71,7 +71,7 @@ fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute
         let stopped = of(&world, "n1").unwrap();
         assert_eq!((stopped.phase, stopped.finished_at), (Phase::Cancelled, None), "{name}");
         assert!(world.nodes["n1"].command.is_none(), "{name}: the command is withdrawn at once");
-        assert_eq!(world.nodes["n1"].view.unschedulable, name != "uncordoned", "{name}");
+        assert_eq!(world.is_cordoned(), name != "uncordoned", "{name}");
         let plan = world.plan();
         let expected = "node n1 has not answered and may still execute RestartKubelet: ";
         assert!(plan.nodes["n1"].activity.starts_with(expected), "{name}: {}", plan.nodes["n1"].activity);
@@ -79,26 +79,44 @@ fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute
         let waited = 20 + until_next(&mut world);
         assert!((LONGEST..LONGEST + 30).contains(&waited), "{name}: {waited}");
         assert!(of(&world, "n1").is_none_or(|ended| ended.finished_at.is_some()), "{name}");
-        assert!(!world.nodes["n1"].view.unschedulable, "{name}");
+        assert!(!world.is_cordoned(), "{name}");
     }
 }
 
 #[test]
 fn an_answer_of_the_node_ends_the_wait() {
-    for (state, reason) in [
-        (OutcomeState::Running, OutcomeReason::Executed),
-        (OutcomeState::Done, OutcomeReason::Executed),
-        (OutcomeState::Refused, OutcomeReason::CheckFailed),
-        (OutcomeState::Failed, OutcomeReason::RequestFailed),
+    for (state, reason, is_end) in [
+        (OutcomeState::Running, OutcomeReason::Executed, false),
+        // Who has claimed it may still be at it.
+        (OutcomeState::Refused, OutcomeReason::AlreadyExecuted, false),
+        (OutcomeState::Done, OutcomeReason::Executed, true),
+        (OutcomeState::Refused, OutcomeReason::CheckFailed, true),
+        (OutcomeState::Failed, OutcomeReason::RequestFailed, true),
     ] {
         let mut world = given(&[restart()]);
         cancel(&mut world);
         world.live(2, 5);
-        let (operation_id, at) = (attempt(&world).operation_id.clone(), world.now);
-        world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message: String::new(), at });
+        world.probe_answers(state, reason, "");
         let waited = until_next(&mut world);
-        assert_eq!(waited <= 10, state != OutcomeState::Running, "{state:?}: {waited}");
+        assert_eq!(waited <= 10, is_end, "{reason:?}: {waited}");
     }
+}
+
+/// The API server does not remove the command, so a node that comes back reads it and takes it for timely.
+#[test]
+fn a_command_that_stands_is_waited_for_until_no_node_takes_it() {
+    let mut world = given(&[restart()]);
+    let command = world.nodes["n1"].command.clone();
+    cancel(&mut world);
+    let mut waited = 0;
+    while of(&world, "n2").is_none() {
+        world.node("n1").command.clone_from(&command);
+        world.live(1, 10);
+        waited += 10;
+        assert!(waited < 5_000);
+    }
+    // Its time to live, an hour for clocks, and the time to an answer, all since it was given.
+    assert!((3_800..=3_900).contains(&waited), "{waited}");
 }
 
 /// A kubelet that reaches the API server ends the pod of a deleted Job.
@@ -152,7 +170,7 @@ fn a_ledger_that_was_lost_is_rebuilt_with_that_slot() {
     world.settings.rebuild_ledger = true;
     world.live(4, 5);
     assert!(of(&world, "n2").is_none());
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+    assert_eq!(world.slots().len(), 1);
 }
 
 #[test]
@@ -161,7 +179,7 @@ fn a_remediation_that_waits_for_its_node_and_for_a_person_does_not_rest() {
     // It reports, and does not come to the command.
     let may_act = |world: &mut World, is_so: bool| {
         world.node("n1").probe_runs = true;
-        world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = is_so;
+        world.heartbeat("n1").actions_enabled = is_so;
     };
     may_act(&mut world, false);
     world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
@@ -186,10 +204,10 @@ fn a_mark_that_is_answered_late_keeps_the_node_cordoned() {
     world.until(secs(1_000), "over", |world| attempt(world).action == ActionType::Notify);
     let given = &of(&world, "n1").unwrap().steps[1];
     assert_eq!((given.state, given.reason), (StepState::TimedOut, None));
-    let (operation_id, state, reason) = (given.operation_id.clone(), OutcomeState::Done, OutcomeReason::Executed);
-    world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message: "set".into(), at: world.now });
+    let set = world.answer(&given.operation_id, OutcomeState::Done, OutcomeReason::Executed, "set");
+    world.node("n1").report.agent = Some(set);
     world.live(100, 5);
-    assert!(world.nodes["n1"].view.unschedulable);
+    assert!(world.is_cordoned());
     let plan = world.plan();
     let expected = "node n1 was marked for a reboot and may still reboot: remediation ";
     assert!(plan.nodes["n1"].activity.starts_with(expected), "{}", plan.nodes["n1"].activity);
@@ -202,7 +220,7 @@ fn a_reboot_that_awaited_approval_is_not_waited_for_once_its_policy_is_gone() {
     world.until(secs(60), "waiting for a person", |world| of(world, "n1").unwrap().awaiting().is_some());
     world.policies.clear();
     world.live(4, 5);
-    assert!(of(&world, "n1").unwrap().finished_at.is_some() && !world.nodes["n1"].view.unschedulable);
+    assert!(of(&world, "n1").unwrap().finished_at.is_some() && !world.is_cordoned());
 }
 
 /// Its end is what its steps have made of it, whatever becomes of its policy while it waits.
@@ -218,6 +236,19 @@ fn what_has_only_its_node_to_wait_for_says_so_and_needs_no_policy() {
     world.policies.clear();
     world.live(LONGEST / 5 + 5, 5);
     assert_eq!(of(&world, "n1").unwrap().phase, Phase::Failed);
+}
+
+/// The executor that has claimed it may have ended without a result.
+#[test]
+fn an_attempt_that_another_start_has_claimed_times_out_and_keeps_its_slot_until_nobody_can_be_at_it() {
+    let mut world = given(&[restart()]);
+    let operation_id = attempt(&world).operation_id.clone();
+    world.node("n1").claimed.insert(operation_id, None);
+    world.node("n1").probe_runs = true;
+    world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
+    assert_eq!((attempt(&world).state, attempt(&world).reason), (StepState::TimedOut, None));
+    let waited = until_next(&mut world);
+    assert!((LONGEST..LONGEST + 30).contains(&waited), "{waited}: {:#?}", of(&world, "n1"));
 }
 
 /// Nobody knows whether a node that is out of reach executes what it has read.

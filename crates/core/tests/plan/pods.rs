@@ -4,20 +4,26 @@ use nrh_core::engine::plan;
 use nrh_core::external_condition::{self, ExternalCondition};
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing};
-use nrh_core::policy::ActionType;
+use nrh_core::policy::{ActionType, Step};
 use nrh_core::remediation::{Phase, StepState};
-use nrh_core::snapshot::{FailedContainer, SuspectPod, TriState};
+use nrh_core::snapshot::{SuspectPod, TriState};
 use nrh_core::stuck::FRESH;
 
 use crate::samples::{
     backing_off, cont, creating, delete_pod, failed, fault, hand_off, hung, kill, notify, overdue, plugin, policy, rule,
 };
-use crate::world::{Chaos, ClearedBy, World, acts, notification, reasons, secs};
+use crate::world::{Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, notification, reasons, says, secs};
+
+/// A node with a pod that backs off.
+fn stuck(steps: &[Step]) -> World {
+    let mut world = World::under(steps, &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world
+}
 
 #[test]
 fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let mut world = stuck(&[delete_pod()]);
     let plan = world.pass();
     assert_eq!(acts(&plan), [("n1".to_owned(), "delete agent-1".to_owned())]);
     assert_eq!(plan.nodes["n1"].pods_progressing, TriState::False);
@@ -25,20 +31,17 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
     successor.waiting.clear();
     successor.age = secs(3);
     world.node("n1").pods.push(successor);
-    world.tick(secs(10));
-    world.pass();
-    world.tick(secs(10));
-    world.pass();
-    assert_eq!(world.only_remediation().phase, Phase::Verifying, "the successor is not Ready yet");
+    world.pass_after(10);
+    world.pass_after(10);
+    assert_eq!(world.phase(), Phase::Verifying, "the successor is not Ready yet");
     world.node("n1").pods[0].ready = true;
     world.run(secs(60));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
 fn a_pod_that_nobody_checked_is_not_well() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let mut world = stuck(&[delete_pod()]);
     world.pass();
     world.tick(secs(30));
     let mut snapshot = world.snapshot();
@@ -49,8 +52,7 @@ fn a_pod_that_nobody_checked_is_not_well() {
 
 #[test]
 fn a_stuck_pod_is_not_deleted_under_resource_pressure() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let mut world = stuck(&[delete_pod()]);
     for kind in ["MemoryPressure", "DiskPressure", "PIDPressure"] {
         let pressure = |status| external_condition::sorted(ExternalCondition::new(kind, status, "", ""));
         world.node("n1").view.conditions = pressure("True");
@@ -62,62 +64,32 @@ fn a_stuck_pod_is_not_deleted_under_resource_pressure() {
     }
 }
 
-/// A pod with a failed container, with one thing of it changed.
-fn failed_with(change: impl FnOnce(&mut FailedContainer)) -> SuspectPod {
-    let mut pod = failed("n1", "x");
-    change(&mut pod.failed[0]);
-    pod
-}
-
 #[test]
 fn only_daemon_set_pods_that_are_stuck_count() {
+    let with = |made: fn(&str, &str) -> SuspectPod, change: fn(&mut SuspectPod)| {
+        let mut pod = made("n1", "x");
+        change(&mut pod);
+        pod
+    };
     let cases = [
         ("back-off", true, backing_off("n1", "x")),
         ("creating", true, creating("n1", "x")),
         ("terminating", true, overdue("n1", "x")),
-        ("no DaemonSet's", false, {
-            let mut pod = backing_off("n1", "x");
-            pod.daemon_set = None;
-            pod
-        }),
-        ("short back-off", false, {
-            let mut pod = backing_off("n1", "x");
-            pod.waiting[0].back_off = Some(secs(160));
-            pod
-        }),
-        ("ended just now", false, {
-            let mut pod = backing_off("n1", "x");
-            pod.waiting[0].ended = Some(secs(59));
-            pod
-        }),
+        ("no DaemonSet's", false, with(backing_off, |pod| pod.daemon_set = None)),
+        ("short back-off", false, with(backing_off, |pod| pod.waiting[0].back_off = Some(secs(160)))),
+        ("ended just now", false, with(backing_off, |pod| pod.waiting[0].ended = Some(secs(59)))),
         ("failed, its back-off not named", true, failed("n1", "x")),
-        ("failed just now", false, failed_with(|container| container.ended = secs(59))),
-        ("failed, and should run again", false, failed_with(|container| container.ended = secs(300))),
-        ("failed for the fifth time", false, failed_with(|container| container.restarts = 5)),
-        ("failed often, but over months", false, failed_with(|container| container.waited = Some(secs(81)))),
-        ("failed, nobody knows after which wait", false, failed_with(|container| container.waited = None)),
-        ("failed after a long run", false, failed_with(|container| container.ran = Some(secs(600)))),
-        ("failed, nobody knows how long it ran", false, failed_with(|container| container.ran = None)),
-        ("failed, another container runs and the pod is ready", false, {
-            let mut pod = failed("n1", "x");
-            pod.ready = true;
-            pod
-        }),
-        ("young", false, {
-            let mut pod = creating("n1", "x");
-            pod.without_sandbox = Some(secs(119));
-            pod
-        }),
-        ("pulling an image", false, {
-            let mut pod = creating("n1", "x");
-            (pod.age, pod.without_sandbox) = (secs(3_000), None);
-            pod
-        }),
-        ("within grace", false, {
-            let mut pod = overdue("n1", "x");
-            pod.overdue = Some(secs(119));
-            pod
-        }),
+        ("failed just now", false, with(failed, |pod| pod.failed[0].ended = secs(59))),
+        ("failed, and should run again", false, with(failed, |pod| pod.failed[0].ended = secs(300))),
+        ("failed for the fifth time", false, with(failed, |pod| pod.failed[0].restarts = 5)),
+        ("failed often, but over months", false, with(failed, |pod| pod.failed[0].waited = Some(secs(81)))),
+        ("failed, nobody knows after which wait", false, with(failed, |pod| pod.failed[0].waited = None)),
+        ("failed after a long run", false, with(failed, |pod| pod.failed[0].ran = Some(secs(600)))),
+        ("failed, nobody knows how long it ran", false, with(failed, |pod| pod.failed[0].ran = None)),
+        ("failed, another container runs and the pod is ready", false, with(failed, |pod| pod.ready = true)),
+        ("young", false, with(creating, |pod| pod.without_sandbox = Some(secs(119)))),
+        ("pulling an image", false, with(creating, |pod| (pod.age, pod.without_sandbox) = (secs(3_000), None))),
+        ("within grace", false, with(overdue, |pod| pod.overdue = Some(secs(119)))),
     ];
     for (name, is_stuck, pod) in cases {
         let mut world = World::new(&[policy("p", &[])], &["n1"]);
@@ -132,8 +104,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
     let steps = [delete_pod()];
     let mut own = hung("agent-1");
     own.state = FaultState::Suspected;
-    let mut suspected_plugin = plugin();
-    suspected_plugin.state = FaultState::Suspected;
+    let suspected_plugin = Fault { state: FaultState::Suspected, ..plugin() };
     let cases = [
         ("own hung container", backing_off("n1", "agent-1"), Some(own.clone()), true),
         ("another pod's", backing_off("n1", "agent-1"), Some(hung("other")), false),
@@ -155,11 +126,11 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         let message = &plan.nodes["n1"].cluster_faults[0].message;
         assert_eq!(message.contains("cause on the node: "), is_first, "{name}: {message}");
     }
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), delete_pod()])])], &["n1"]);
+    let mut world = World::under(&[cont(), delete_pod()], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
     world.inject("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.plan();
-    assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)", "the hung process is released, the pod is left");
+    assert_eq!(acts(&plan)[0].1, JOB_CONT, "the hung process is released, the pod is left");
 }
 
 #[test]
@@ -175,7 +146,7 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
     assert_eq!((acts(&blocked).len(), said.cluster_faults[0].state), (0, FaultState::Suspected));
     assert_eq!((said.health, said.pods_progressing), (Health::Degraded, TriState::Unknown));
     assert!(!said.check_sequence, "the probe cannot read pods");
-    world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(23);
+    world.heartbeat("n1").arrived = secs(23);
     let blocked = world.plan();
     assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::ProbeNotReporting]));
 }
@@ -183,7 +154,7 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
 /// It may be gone since: a read shows whether it is still there, the time that has passed does not.
 #[test]
 fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
+    let mut world = World::under(&[delete_pod()], &["n1"]);
     let mut pod = overdue("n1", "agent-1");
     pod.overdue = Some(secs(20));
     world.node("n1").pods.push(pod);
@@ -198,14 +169,12 @@ fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
 /// Neither there nor gone: what was done is not called in vain.
 #[test]
 fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let mut world = stuck(&[delete_pod()]);
     world.pass();
     assert_eq!(world.did(), ["delete agent-1"]);
     world.node("n1").pods = vec![SuspectPod { read: secs(30), ..backing_off("n1", "agent-1") }];
     world.wait(60, 5);
-    let failed = world.only_remediation().steps[0].message.clone();
-    assert!(failed.contains("nobody could check the fault"), "{failed}");
+    says(&world.step(0).message, "nobody could check the fault");
 }
 
 /// That says nothing about the step.
@@ -243,12 +212,12 @@ fn with_overdue_pod() -> World {
 fn a_stuck_pod_is_not_given_up_before_its_cause_was_checked_for() {
     let mut world = with_overdue_pod();
     // At rest the probe reports every five minutes.
-    let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
+    let heartbeat = world.heartbeat("n1");
     (heartbeat.interval, heartbeat.arrived) = (secs(300), secs(60));
     let blocked = world.plan();
     assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::StaleEvidence]));
     assert!(blocked.nodes["n1"].check_sequence);
-    world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(2);
+    world.heartbeat("n1").arrived = secs(2);
     let unchecked = |kind| {
         let mut snapshot = world.snapshot();
         snapshot.reports.get_mut("n1").unwrap().unchecked.insert(kind);
@@ -269,10 +238,7 @@ fn ends_with_the_release(world: &mut World) {
     world.tick(secs(10));
     world.node("n1").pods.clear();
     world.run(secs(120));
-    assert_eq!(
-        (world.only_remediation().phase, world.did()),
-        (Phase::Succeeded, vec!["job ReleaseHungProcess(SIGCONT)"])
-    );
+    assert_eq!((world.phase(), world.did()), (Phase::Succeeded, vec![JOB_CONT]));
 }
 
 #[test]
@@ -288,7 +254,7 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     world.node("n1").send();
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     ends_with_the_release(&mut world);
 }
 
@@ -309,12 +275,12 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
     world.run(secs(20));
     let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action.kind(), step.state)).collect();
     assert_eq!(states[0], (ActionType::DeletePod, StepState::Cancelled), "{states:?}");
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "{states:?}");
+    assert_eq!(world.did(), [JOB_CONT], "{states:?}");
 }
 
 #[test]
 fn of_pods_that_nobody_could_read_it_is_not_known_that_they_progress() {
-    let world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[notify()])])], &["n1", "n2"]);
+    let world = World::under(&[notify()], &["n1", "n2"]);
     let mut snapshot = world.snapshot();
     snapshot.pods_unread = true;
     snapshot.pods_read.remove("n1");
@@ -334,9 +300,8 @@ fn a_deletion_that_was_not_recorded_counts_once_the_pod_is_being_deleted() {
     world.node("n1").deleted.clear();
     world.node("n1").pods = vec![backing_off("n1", "agent-1")];
     world.node("n1").pods[0].overdue = Some(secs(0));
-    world.tick(secs(5));
-    world.pass();
-    let step = &world.only_remediation().steps[0];
+    world.pass_after(5);
+    let step = world.step(0);
     assert_eq!((step.state, step.executed_at), (StepState::Verifying, Some(world.now)));
     assert_eq!(world.did(), ["delete agent-1"], "not again");
 }
@@ -355,10 +320,7 @@ fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
     let mut world = with_overdue_pod_under_two_policies();
     world.inject("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.pass();
-    assert_eq!(
-        (world.did(), reasons(&plan)),
-        (vec!["job ReleaseHungProcess(SIGCONT)"], vec![BlockReason::HungProcessFirst])
-    );
+    assert_eq!((world.did(), reasons(&plan)), (vec![JOB_CONT], vec![BlockReason::HungProcessFirst]));
     ends_with_the_release(&mut world);
 }
 
@@ -378,7 +340,7 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     world.node("n1").send();
     world.run(secs(60));
-    assert_eq!(world.did(), ["delete agent-1", "job ReleaseHungProcess(SIGKILL)"]);
+    assert_eq!(world.did(), ["delete agent-1", JOB_KILL]);
     world.node("n1").pods[0].ready = true;
     world.run(secs(120));
     let ended: Vec<_> =
@@ -431,15 +393,15 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
     world.inject("n1", plugin(), ClearedBy::Kill);
     world.node("n1").pods.push(creating("n1", "agent-1"));
     world.live(6, 5);
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
+    assert_eq!(world.did(), [JOB_KILL]);
     world.node("n1").pods[0].ready = true;
     world.run(secs(60));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"], "the pod came up by itself");
+    assert_eq!(world.did(), [JOB_KILL], "the pod came up by itself");
 }
 
 #[test]
 fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
+    let mut world = World::under(&[delete_pod()], &["n1"]);
     for turn in 0..12 {
         let node = world.node("n1");
         node.pods = vec![backing_off("n1", &format!("agent-{turn}"))];
@@ -460,13 +422,12 @@ fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
     assert_eq!(world.did(), ["delete agent-1"]);
     world.node("n1").pods.clear();
     for _ in 0..5 {
-        world.tick(secs(5));
-        world.pass();
+        world.pass_after(5);
         assert!(world.only_remediation().is_open(), "the DaemonSet's controller may be late");
     }
     let mut successor = backing_off("n1", "agent-2");
     (successor.ready, successor.waiting) = (true, Vec::new());
     world.node("n1").pods.push(successor);
     world.run(secs(60));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }

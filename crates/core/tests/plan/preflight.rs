@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::events::{event, happen};
 use crate::random_worlds::{any_worlds, round, tried};
 use crate::samples::{cont, drain, hung, kill, step, today, workload};
-use crate::world::{ClearedBy, World, secs};
+use crate::world::{ClearedBy, World, says, secs};
 
 type Act = (String, String, Operation);
 
@@ -110,71 +110,30 @@ fn after(steps: &[nrh_core::policy::Step], change: impl FnOnce(&mut World)) -> R
 
 #[test]
 fn each_single_change_stops_the_action_and_says_which() {
-    type Case = (&'static str, fn(&mut World), &'static str);
+    type Case = (fn(&mut World), &'static str);
     assert!(after(&[cont()], |_| {}).is_ok());
     let cases: [Case; 21] = [
-        ("the node is gone", |w| drop(w.nodes.remove("n1")), "node n1 is gone"),
-        ("the node is replaced", |w| w.node("n1").view.uid = "other".into(), "was replaced"),
-        ("the node is deleted", |w| w.node("n1").view.deleting = true, "being deleted"),
+        (|w| drop(w.nodes.remove("n1")), "node n1 is gone"),
+        (|w| w.node("n1").view.uid = "other".into(), "was replaced"),
+        (|w| w.node("n1").view.deleting = true, "being deleted"),
+        (|w| w.node("n1").view.exclusions = vec!["label x".into()], "node n1 is excluded: label x"),
+        (|w| w.node("n1").view.unreadable = Some("odd".into()), "cannot be read (odd)"),
+        (|w| w.suspended = Some("by ann".into()), "suspended in the whole cluster"),
+        (|w| w.node("n1").report.suspended = Some("by ann".into()), "remediation of node n1 is suspended"),
+        (|w| w.policies.clear(), "policy p is gone"),
+        (|w| w.policies[0].suspend = true, "policy p is suspended"),
+        (|w| w.policies[0].mode = Mode::DryRun, "policy p is a dry run now"),
+        (|w| w.policies[0].is_broken = true, "not valid since it was changed"),
+        (|w| w.policies[0].selector.0.push(Requirement::Exists("pool".into())), "does not select node n1"),
+        (|w| w.policies[0].rules[0].steps[0].mode = Mode::DryRun, "does not name this step any more"),
+        (|w| w.policies[0].rules[0].steps[0] = kill(true), "does not name this step any more"),
+        (|w| w.policies[0].rules[0].steps[0].approval = nrh_core::policy::ApprovalMode::Manual, "approval"),
+        (|w| w.policies[0].windows = vec![today(WindowType::Deny)], "Deny window"),
+        (|w| w.node("n1").report.node_uid = Some("other".into()), "is not observed now"),
+        (|w| w.node("n1").report.faults[0].fault.state = FaultState::Clearing, "is not confirmed any more"),
+        (|w| w.node("n1").report.faults[0].checked = secs(46), "its last check is older than 45s"),
+        (|w| w.heartbeat("n1").arrived = secs(3_600), "has missed its promised heartbeat"),
         (
-            "the node is excluded",
-            |w| w.node("n1").view.exclusions = vec!["label x".into()],
-            "node n1 is excluded: label x",
-        ),
-        ("the node cannot be read", |w| w.node("n1").view.unreadable = Some("odd".into()), "cannot be read (odd)"),
-        ("all is suspended", |w| w.suspended = Some("by ann".into()), "suspended in the whole cluster"),
-        (
-            "the node is suspended",
-            |w| w.node("n1").report.suspended = Some("by ann".into()),
-            "remediation of node n1 is suspended",
-        ),
-        ("the policy is gone", |w| w.policies.clear(), "policy p is gone"),
-        ("the policy is suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
-        ("the policy is a dry run", |w| w.policies[0].mode = Mode::DryRun, "policy p is a dry run now"),
-        ("the policy is not valid", |w| w.policies[0].is_broken = true, "not valid since it was changed"),
-        (
-            "the policy selects other nodes",
-            |w| w.policies[0].selector.0.push(Requirement::Exists("pool".into())),
-            "does not select node n1",
-        ),
-        (
-            "the step is a dry run",
-            |w| w.policies[0].rules[0].steps[0].mode = Mode::DryRun,
-            "does not name this step any more",
-        ),
-        (
-            "the step has other parameters",
-            |w| w.policies[0].rules[0].steps[0] = kill(true),
-            "does not name this step any more",
-        ),
-        (
-            "the step asks for approval",
-            |w| w.policies[0].rules[0].steps[0].approval = nrh_core::policy::ApprovalMode::Manual,
-            "approval",
-        ),
-        ("a window is closed", |w| w.policies[0].windows = vec![today(WindowType::Deny)], "Deny window"),
-        (
-            "the report is about another node",
-            |w| w.node("n1").report.node_uid = Some("other".into()),
-            "is not observed now",
-        ),
-        (
-            "the fault is clearing",
-            |w| w.node("n1").report.faults[0].fault.state = FaultState::Clearing,
-            "is not confirmed any more",
-        ),
-        (
-            "the last check is old",
-            |w| w.node("n1").report.faults[0].checked = secs(46),
-            "its last check is older than 45s",
-        ),
-        (
-            "the probe is silent",
-            |w| w.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(3_600),
-            "has missed its promised heartbeat",
-        ),
-        (
-            "the remediation is cancelled",
             |w| {
                 let cancel = Cancel { cancelled_by: "ann".into(), reason: Some("no".into()) };
                 w.remediations.values_mut().for_each(|remediation| remediation.cancel = Some(cancel.clone()));
@@ -182,9 +141,9 @@ fn each_single_change_stops_the_action_and_says_which() {
             "cancelled by ann: no",
         ),
     ];
-    for (name, change, expected) in cases {
+    for (change, expected) in cases {
         let found = after(&[cont()], change).unwrap_err();
-        assert!(found.contains(expected), "{name}: {found}");
+        assert!(found.contains(expected), "expected {expected:?}: {found}");
     }
 }
 
@@ -208,8 +167,7 @@ fn a_policy_that_is_not_valid_starts_no_second_executor() {
     step.started_at = Some(step.scheduled_at);
     assert!(preflight(&world.snapshot(), &world.settings, &name, &id).is_ok());
     world.policies[0].is_broken = true;
-    let found = preflight(&world.snapshot(), &world.settings, &name, &id).unwrap_err();
-    assert!(found.contains("not valid since it was changed"), "{found}");
+    says(&preflight(&world.snapshot(), &world.settings, &name, &id).unwrap_err(), "not valid since it was changed");
 }
 
 /// A drain has begun: a window that closes does not stop its next round, but a lost cordon does.
@@ -219,10 +177,8 @@ fn a_drain_goes_on_in_a_closed_window_and_stops_without_its_cordon() {
         World::sick(hung("log"), ClearedBy::Kill, &[step(Action::Cordon(Cordon::default())), drain(), kill(true)]);
     world.node("n1").workloads.push(workload("web"));
     let is_begun = |step: &StepRecord| step.action == ActionType::Drain && step.state == StepState::Started;
-    while !world.remediations.values().any(|remediation| remediation.current_step().is_some_and(is_begun)) {
-        world.pass();
-        world.tick(secs(5));
-    }
+    let drains = |world: &World| world.remediations.values().any(|one| one.current_step().is_some_and(is_begun));
+    world.until(secs(100), "draining", drains);
     let retry = world.settings.retry;
     world.tick(retry);
     let acts = about_to_act(&mut world);

@@ -79,8 +79,7 @@ proptest! {
         for (turn, round) in rounds.iter().enumerate() {
             for world in [&mut world, &mut tried] {
                 happen(world, &round.event, turn);
-                world.tick(secs(round.wait));
-                world.pass();
+                world.pass_after(round.wait);
             }
             prop_assert_eq!(&world.log, &tried.log);
             prop_assert_eq!(&world.ledger.as_ref().map(|l| l.slots.len()), &tried.ledger.as_ref().map(|l| l.slots.len()));

@@ -3,23 +3,21 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nrh_core::action::Reboot;
-use nrh_core::action::{Restart, Taint};
+use nrh_core::action::{Reboot, Restart};
 use nrh_core::external_condition::ConditionMatcher;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{
-    Action, Amount, ApprovalMode, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Requirement, Rule,
-    Selector, Step, StormLimit, TopologyLimit,
+    Action, Amount, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Requirement, Rule, Selector, Step,
+    StormLimit, TopologyLimit,
 };
 use nrh_core::snapshot::TriState;
-use nrh_core::taint::TaintEffect;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
 use crate::events::{CONDITION, Event, LABEL, NODES, NOT_DB, POLICIES, POOL, ZONE, come};
 use crate::samples::{
-    clean_up, cont, cordon, delete_pod, drain, hand_off, kept, kill, mark_for_reboot, notify, policy, reboot, restart,
-    rule, step,
+    asked, clean_up, cont, cordon, delete_pod, drain, hand_off, kept, kill, mark_for_reboot, notify, policy, reboot,
+    restart, rule, soft_taint, step, taint,
 };
 use crate::world::{Chaos, World, secs};
 
@@ -32,58 +30,31 @@ pub fn some_steps() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
     (twice.max_attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
+    let asked_shortly = |step| Step { approval_timeout: secs(60), ..asked(step) };
+    let shortly_kept = || kept(secs(600), secs(60));
     let short = |kind| Step { timeout: secs(60), ..hand_off(kind) };
     let restart = |daemon| restart(daemon, Restart::default());
     prop::sample::select(vec![
         vec![shadow(cordon()), cont(), shadow(kill(true)), clean_up(), shadow(notify())],
         vec![cont()],
-        vec![step(Action::Taint(Taint { effect: TaintEffect::NoSchedule })), cont(), kill(true), notify()],
-        vec![
-            step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })),
-            cont(),
-            kept(secs(600), secs(60)),
-            short("Fix"),
-        ],
-        vec![kept(secs(600), secs(60)), cont(), notify()],
+        vec![taint(), cont(), kill(true), notify()],
+        vec![soft_taint(), cont(), shortly_kept(), short("Fix")],
+        vec![shortly_kept(), cont(), notify()],
         vec![cont(), kill(false), clean_up(), delete_pod()],
         vec![cordon(), cont(), kill(true), clean_up(), notify()],
         vec![cordon(), twice.clone(), delete_pod(), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
         vec![cont(), cordon(), short("Fix"), notify()],
         vec![cordon(), drain(), cont(), kill(true), notify()],
-        vec![
-            cont(),
-            kept(secs(600), secs(60)),
-            Step { on_failure: OnFailure::Stop, ..drain() },
-            short("Fix"),
-            notify(),
-        ],
-        vec![
-            short("Fix"),
-            short("Other"),
-            Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
-        ],
+        vec![cont(), shortly_kept(), Step { on_failure: OnFailure::Stop, ..drain() }, short("Fix"), notify()],
+        vec![short("Fix"), short("Other"), asked_shortly(short("Third"))],
         vec![cordon(), Step { timeout: secs(300), ..reboot() }, notify()],
         vec![cont(), Step { timeout: secs(900), ..mark_for_reboot() }, cordon(), reboot(), notify()],
-        vec![
-            cordon(),
-            Step {
-                timeout: secs(900),
-                approval: ApprovalMode::Manual,
-                approval_timeout: secs(60),
-                ..mark_for_reboot()
-            },
-            short("Fix"),
-        ],
+        vec![cordon(), asked_shortly(Step { timeout: secs(900), ..mark_for_reboot() }), short("Fix")],
         vec![cont(), reboot(), cordon(), drain(), reboot_drained(), reboot(), notify()],
-        vec![
-            cordon(),
-            Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..reboot() },
-            reboot(),
-            notify(),
-        ],
+        vec![cordon(), asked_shortly(reboot()), reboot(), notify()],
         vec![delete_pod(), clean_up(), twice, cordon(), kill(false)],
-        vec![kept(secs(600), secs(60)), short("Fix"), notify()],
+        vec![shortly_kept(), short("Fix"), notify()],
     ])
 }
 
@@ -111,7 +82,7 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 /// The condition that policies ask for.
-fn asked() -> ConditionMatcher {
+fn asked_condition() -> ConditionMatcher {
     ConditionMatcher { kind: CONDITION.into(), status: TriState::True, reasons: ["Asked".to_owned()].into() }
 }
 
@@ -132,7 +103,7 @@ pub fn worlds() -> impl Strategy<Value = World> {
         let mut policy = policy("p", &[rule("r", &FaultType::ALL, &steps)]);
         let other = |value: &str| Requirement::NotIn(LABEL.into(), BTreeSet::from([value.to_owned()]));
         policy.rules[0].matching.pods = matching.map(|value| Selector(vec![other(value)]));
-        policy.rules[0].conditions.push(asked());
+        policy.rules[0].conditions.push(asked_condition());
         policy.limits = limits;
         world(&[policy], ceiling)
     })
@@ -177,7 +148,7 @@ fn one_of_several() -> impl Strategy<Value = Policy> {
     (prop::sample::select(selectors), -1..=1, rules, limits()).prop_map(|(selector, priority, rules, limits)| {
         let rules = rules.into_iter().enumerate().map(|(place, (kinds, steps, asks))| {
             let mut rule = rule(&format!("r{place}"), &kinds, &steps);
-            rule.conditions.extend(asks.then(asked));
+            rule.conditions.extend(asks.then(asked_condition));
             rule
         });
         let rules: Vec<Rule> = rules.collect();

@@ -231,7 +231,7 @@ fn no_check_is_requested_while_something_else_blocks_anyway() {
 fn where_the_probe_may_not_act_nobody_does_and_a_person_is_notified() {
     for kubelet in [TriState::True, TriState::False] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont(), notify()]);
-        let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
+        let heartbeat = world.heartbeat("n1");
         (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);
         let plan = world.plan();
         assert_eq!(
@@ -242,7 +242,7 @@ fn where_the_probe_may_not_act_nobody_does_and_a_person_is_notified() {
         world.live(60, 5);
         assert_eq!((world.did(), reasons(&world.plan())), (vec!["notify"], vec![BlockReason::ActionsDisabled]));
         // Nothing has failed: once the probe may act, nothing is waited for.
-        world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true;
+        world.heartbeat("n1").actions_enabled = true;
         world.live(60, 5);
         assert!(world.nodes["n1"].sick.is_empty(), "{kubelet:?}: {:?}", world.did());
     }

@@ -1,27 +1,25 @@
 //! Faults that come back after they were resolved.
 
 use nrh_core::action;
-use nrh_core::fault::FaultType;
-use nrh_core::policy::{Action, ActionType, ApprovalMode, OnFailure, Step};
-use nrh_core::remediation::Phase;
+use nrh_core::policy::{Action, ActionType, OnFailure, Step};
+use nrh_core::remediation::{Phase, StepRecord};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, drain, hung, kill, notify, policy, rule, secs, step};
+use crate::samples::{asked, cont, drain, hung, kill, notify, secs, step};
 use crate::world::{ClearedBy, World};
 
-/// The actions of all steps that were done, in the order of the remediations.
-fn steps(world: &World) -> Vec<ActionType> {
+/// All steps that were done, in the order of the remediations.
+fn steps(world: &World) -> impl Iterator<Item = &StepRecord> {
     let mut remediations: Vec<_> = world.remediations.values().collect();
     remediations.sort_by_key(|remediation| remediation.started_at);
-    remediations.into_iter().flat_map(|remediation| &remediation.steps).map(|step| step.action.kind()).collect()
+    remediations.into_iter().flat_map(|remediation| &remediation.steps)
 }
 
 /// Signals of what was released.
 fn signals(world: &World) -> Vec<String> {
-    let mut remediations: Vec<_> = world.remediations.values().collect();
-    remediations.sort_by_key(|remediation| remediation.started_at);
-    let steps = remediations.into_iter().flat_map(|remediation| &remediation.steps);
-    steps.filter_map(|step| Some(step.action.params().release_hung_process?.signal.as_str().to_owned())).collect()
+    steps(world)
+        .filter_map(|step| Some(step.action.params().release_hung_process?.signal.as_str().to_owned()))
+        .collect()
 }
 
 /// The same fault once more, five minutes later, which each of the two signals ends for a while.
@@ -38,7 +36,7 @@ fn again(world: &mut World) {
 fn sick(steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, steps);
     world.run(secs(120));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
     world
 }
 
@@ -77,43 +75,31 @@ fn the_node_is_cordoned_anew() {
     use ActionType::{Cordon, ReleaseHungProcess as Release};
     let mut world = sick(&[step(Action::Cordon(action::Cordon::default())), cont(), kill(true)]);
     again(&mut world);
-    assert_eq!(steps(&world), [Cordon, Release, Cordon, Release]);
+    let kinds: Vec<ActionType> = steps(&world).map(|step| step.action.kind()).collect();
+    assert_eq!(kinds, [Cordon, Release, Cordon, Release]);
     assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
 }
 
-/// Without a harsher step that resolves, or where nothing harsher is to follow, the same is done again.
 #[test]
 fn where_nothing_harsher_resolves_the_same_is_done_again() {
-    for steps in [vec![cont(), notify()], vec![Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]] {
+    let cases = [
+        ("no harsher step resolves", vec![cont(), notify()]),
+        ("nothing harsher is to follow", vec![Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]),
+        ("the pod runs, so it may not be killed", vec![cont(), kill(false), notify()]),
+        ("it waits for a person, and at night nobody answers", vec![cont(), asked(kill(true))]),
+    ];
+    for (name, steps) in cases {
         let mut world = sick(&steps);
         again(&mut world);
-        assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"], "{steps:?}");
+        assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"], "{name}");
+        assert!(world.remediations.values().all(|one| one.phase == Phase::Succeeded), "{name}");
     }
-}
-
-/// A kill that may not be done, since the pod runs, is no next step: what has helped for a while is done again.
-#[test]
-fn what_may_not_be_done_is_no_next_step() {
-    let mut world = sick(&[cont(), kill(false), notify()]);
-    again(&mut world);
-    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
-    let last = world.remediations.values().max_by_key(|remediation| remediation.started_at).unwrap();
-    assert_eq!(last.phase, Phase::Succeeded, "{}", last.message);
-}
-
-/// Nor is one that waits for a person: at night nobody answers.
-#[test]
-fn what_waits_for_a_person_is_no_next_step() {
-    let harsher = Step { approval: ApprovalMode::Manual, ..kill(true) };
-    let mut world = sick(&[cont(), harsher]);
-    again(&mut world);
-    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
 }
 
 /// Nor one behind a drain that cannot be.
 #[test]
 fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), drain(), kill(true)])])], &["n1"]);
+    let mut world = World::under(&[cont(), drain(), kill(true)], &["n1"]);
     world.may_evict = TriState::False;
     world.inject("n1", hung("log"), ClearedBy::Cont);
     world.run(secs(120));
@@ -140,5 +126,5 @@ fn a_step_that_was_changed_meanwhile_has_its_own_attempts() {
     world.policies[0].rules[0].steps[0] = kill(true);
     world.run(secs(600));
     assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }

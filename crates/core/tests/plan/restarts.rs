@@ -32,7 +32,7 @@ fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
     let mut world = World::sick(down(FaultType::KubeletDown), ClearedBy::RestartKubelet, &[kubelet(), notify()]);
     world.run(secs(120));
     assert_eq!(world.did(), ["command RestartKubelet"]);
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
@@ -42,7 +42,6 @@ fn never_by_a_job_even_where_one_could_start() {
     let world = World::sick(down(FaultType::RuntimeListHung), ClearedBy::RestartRuntime, &steps);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
-    let plan = world.plan();
     assert_eq!(command(&plan).unwrap().action, samples::restart(Daemon::Runtime, with));
 }
 
@@ -123,17 +122,10 @@ fn a_kubelet_whose_start_waits_is_not_restarted_into_the_same_wait() {
 #[test]
 fn of_both_the_runtime_comes_first() {
     let steps = [kubelet(), runtime(), notify()];
-    for first in [FaultType::KubeletDown, FaultType::RuntimeUnreachable] {
-        let mut world = World::sick(
-            down(first),
-            if first == FaultType::KubeletDown { ClearedBy::RestartKubelet } else { ClearedBy::RestartRuntime },
-            &steps,
-        );
-        let (second, cure) = if first == FaultType::KubeletDown {
-            (FaultType::RuntimeUnreachable, ClearedBy::RestartRuntime)
-        } else {
-            (FaultType::KubeletDown, ClearedBy::RestartKubelet)
-        };
+    let no_kubelet = (FaultType::KubeletDown, ClearedBy::RestartKubelet);
+    let no_runtime = (FaultType::RuntimeUnreachable, ClearedBy::RestartRuntime);
+    for [(first, cleared_by), (second, cure)] in [[no_kubelet, no_runtime], [no_runtime, no_kubelet]] {
+        let mut world = World::sick(down(first), cleared_by, &steps);
         world.inject("n1", down(second), cure);
         world.run(secs(900));
         assert_eq!(world.did(), ["command RestartRuntime", "command RestartKubelet"], "{first}");
@@ -174,7 +166,7 @@ fn another_unit_in_the_policy_is_another_step() {
     let mut world = World::sick(down(FaultType::KubeletDown), None, &[kubelet()]);
     // Scheduled, and not yet done.
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
+    assert_eq!(world.step(0).state, StepState::Scheduled);
     let with = Restart { unit: Some("k3s.service".into()), ..Restart::default() };
     world.policies[0].rules[0].steps = vec![restart(Daemon::Kubelet, with.clone())];
     world.run(secs(120));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nrh_core::action::{
     CleanupOrphans, Cordon, DeletePod, Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart,
-    RestartKubelet, RestartRuntime, Signal,
+    RestartKubelet, RestartRuntime, Signal, Taint,
 };
 use nrh_core::fault::{
     Daemon, Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
@@ -17,6 +17,7 @@ use nrh_core::policy::{
     Selector, Step, StormLimit,
 };
 use nrh_core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
+use nrh_core::taint::TaintEffect;
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::workload::Workload;
 
@@ -179,6 +180,15 @@ pub fn kept(quarantine_for: Duration, healthy_delay: Duration) -> Step {
     step(Action::Cordon(Cordon { quarantine: Some(Quarantine { quarantine_for, healthy_delay }) }))
 }
 
+pub fn taint() -> Step {
+    step(Action::Taint(Taint { effect: TaintEffect::NoSchedule }))
+}
+
+/// A taint that pods need not tolerate.
+pub fn soft_taint() -> Step {
+    step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule }))
+}
+
 pub fn clean_up() -> Step {
     step(Action::CleanupOrphans(CleanupOrphans))
 }
@@ -286,4 +296,9 @@ pub fn policy(name: &str, rules: &[Rule]) -> Policy {
         },
         history: History { limit: 50, ttl: secs(604_800) },
     }
+}
+
+/// So many names of nodes.
+pub fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("n{number:02}")).collect()
 }

@@ -12,7 +12,7 @@ use crate::invariants::play;
 use crate::random_worlds::{round, several, some_steps, tried};
 use crate::samples::{fault, policy, rule};
 use crate::told::Told;
-use crate::world::{World, secs};
+use crate::world::World;
 
 /// What only one policy has a rule for, and every node has.
 const ITS_OWN: FaultType = FaultType::DiskFull;
@@ -76,8 +76,7 @@ proptest! {
         for (turn, round) in rounds.iter().enumerate() {
             for world in [&mut world, &mut beside] {
                 happen(world, &round.event, turn);
-                world.tick(secs(round.wait));
-                world.pass();
+                world.pass_after(round.wait);
             }
             prop_assert_eq!(&world.log, &beside.log);
             prop_assert_eq!(slots(&world), slots(&beside));

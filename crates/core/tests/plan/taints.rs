@@ -1,30 +1,33 @@
 //! Taints of ours on a node: put there, taken off, and never anybody else's.
 
-use nrh_core::action::Taint;
-use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, ActionType, Mode, Step};
-use nrh_core::remediation::{Cleanup, Marker, Phase, Resolution, StepState};
+use nrh_core::policy::{ActionType, Step};
+use nrh_core::remediation::{Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
-use crate::samples::{backing_off, cont, cordon, delete_pod, hung, kept, kill, notify, plugin, policy, rule, step};
-use crate::world::{ClearedBy, World, acts, reasons, secs};
+use crate::samples::{
+    backing_off, cont, cordon, delete_pod, hung, kept, kill, notify, plugin, policy, rule, soft_taint, taint,
+};
+use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, removes, secs, written};
 
 const HARD: TaintEffect = TaintEffect::NoSchedule;
 const SOFT: TaintEffect = TaintEffect::PreferNoSchedule;
 
-fn taint() -> Step {
-    step(Action::Taint(Taint { effect: HARD }))
-}
-
-fn soft() -> Step {
-    step(Action::Taint(Taint { effect: SOFT }))
-}
-
 fn view(world: &World) -> &NodeView {
     &world.nodes["n1"].view
+}
+
+/// What is done lands, and its record does not.
+fn pass_unrecorded(world: &mut World) {
+    for effect in &world.plan().effects {
+        world.apply(effect, !matches!(effect, Effect::Act { .. }));
+    }
+}
+
+fn is_untainted(world: &World) -> bool {
+    view(world).taints.is_empty() && view(world).tainted_by.is_none()
 }
 
 /// A taint with our key that a person puts there, under another effect than ours.
@@ -40,11 +43,10 @@ fn it_lasts_as_long_as_the_remediation() {
     let node = view(&world);
     assert!(node.carries(HARD) && node.tainted_by == Some(mark) && !node.unschedulable, "{node:?}");
     world.run(secs(900));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
+    let remediation = world.only_in(Phase::Succeeded);
     assert!(remediation.cleanup.has_removed(&Marker::Taint));
-    assert_eq!(world.did(), ["taint", "job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)", "untaint"]);
-    assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
+    assert_eq!(world.did(), ["taint", JOB_CONT, JOB_KILL, "untaint"]);
+    assert!(is_untainted(&world));
 }
 
 /// The mark of a lost remediation of the same name is taken off while this one has scheduled its own.
@@ -59,11 +61,7 @@ fn a_repeated_step_owes_its_cleanup_again() {
         (remediation.steps[0].state, remediation.steps[0].executed_at) = (StepState::Scheduled, None);
         remediation.steps.truncate(1);
         let plan = world.plan();
-        let written = plan.effects.iter().find_map(|effect| match effect {
-            Effect::WriteRemediation(written) => Some(&written.cleanup),
-            _ => None,
-        });
-        assert!(written.is_some_and(Cleanup::is_pending), "{:?}", plan.effects);
+        assert!(written(&plan).iter().any(|written| written.cleanup.is_pending()), "{:?}", plan.effects);
         assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Act { .. })), "{:?}", plan.effects);
     }
 }
@@ -74,8 +72,7 @@ fn somebody_elses_taint_with_our_key_is_not_adopted() {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[taint(), cont()]);
         world.node("n1").view.taints.insert(theirs.clone());
         world.run(secs(300));
-        let remediation = world.only_remediation();
-        assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
+        let remediation = world.only_in(Phase::Succeeded);
         assert_eq!(remediation.steps[0].message, "another owner's taint is already on the node; nothing changed");
         assert_eq!(view(&world).taints, [theirs].into(), "it was there before, it stays");
     }
@@ -87,14 +84,13 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
     world.pass();
     world.node("n1").view.taints.insert(somebodys());
     world.run(secs(900));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{}", world.only_remediation().message);
+    assert_eq!(world.phase(), Phase::Succeeded, "{}", world.only_remediation().message);
     assert_eq!(view(&world).taints, [somebodys()].into(), "ours goes, theirs stays");
 
     // A person takes off ours alone, or makes it theirs by a value: that is a no all the same.
     for theirs in [somebodys(), KeyedTaint { value: "mine".into(), ..KeyedTaint::plain(HARD) }] {
         let mut world = World::sick(hung("log"), None, &[taint(), cont(), kill(true)]);
-        world.pass();
-        world.pass();
+        world.passes(2);
         world.node("n1").view.taints = [theirs.clone()].into();
         world.run(secs(400));
         let remediation = world.only_remediation();
@@ -104,81 +100,14 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
 }
 
 #[test]
-fn a_person_who_takes_it_off_ends_the_remediation() {
-    for mark_goes in [false, true] {
-        let mut world = World::sick(hung("log"), None, &[taint(), cont(), kill(true)]);
-        world.pass();
-        world.pass();
-        let view = &mut world.node("n1").view;
-        view.taints.clear();
-        if mark_goes {
-            view.tainted_by = None;
-        }
-        world.run(secs(400));
-        let remediation = world.only_remediation();
-        assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
-        assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);
-        assert!(world.nodes["n1"].view.tainted_by.is_none(), "our mark is taken off");
-        assert!(world.ledger.as_ref().unwrap().slots.is_empty());
-        assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");
-    }
-}
-
-#[test]
-fn a_stale_view_of_our_own_taint_is_no_persons_no() {
+fn it_comes_off_where_the_policy_asks_for_another_effect_by_now() {
     let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
     world.pass();
-    let mut snapshot = world.snapshot();
-    let view = snapshot.nodes.get_mut("n1").unwrap();
-    view.taints.clear();
-    view.tainted_by = None;
-    let plan = plan(&snapshot, &world.settings);
-    assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
-}
-
-/// What ends a remediation, and whether the taint comes off.
-#[test]
-fn it_comes_off_however_the_remediation_ends() {
-    type End = (&'static str, fn(&mut World), Phase, &'static str);
-    let ends: [End; 8] = [
-        (
-            "deleted",
-            |w| w.remediations.values_mut().for_each(|e| e.deleting = true),
-            Phase::Cancelled,
-            "the remediation was deleted",
-        ),
-        ("policy gone", |w| w.policies.clear(), Phase::Cancelled, "policy p is gone"),
-        ("policy suspended", |w| w.policies[0].suspend = true, Phase::Cancelled, "policy p is suspended"),
-        ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, Phase::Cancelled, "policy p is a dry run now"),
-        ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), Phase::Cancelled, "has no rule r any more"),
-        ("another effect now", |w| w.policies[0].rules[0].steps[0] = soft(), Phase::Failed, "no step is left"),
-        (
-            "node replaced",
-            |w| w.node("n1").view.uid = "uid-new".into(),
-            Phase::Cancelled,
-            "was replaced by another one",
-        ),
-        ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "a check no longer finds"),
-    ];
-    for (what, end, phase, message) in ends {
-        let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-        world.pass();
-        assert!(view(&world).carries(HARD), "{what}");
-        let name = world.only_remediation().name.clone();
-        // The one that is deleted goes once its end has been noted.
-        let mut last = world.only_remediation().clone();
-        end(&mut world);
-        for _ in 0..120 {
-            world.pass();
-            let Some(now) = world.remediations.get(&name) else { break };
-            last = now.clone();
-            world.tick(secs(5));
-        }
-        assert_eq!(last.phase, phase, "{what}: {}", last.message);
-        assert!(last.message.contains(message), "{what}: {}", last.message);
-        assert!(!last.is_live() && last.cleanup.has_removed(&Marker::Taint), "{what}: {last:#?}");
-        assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{what}: {:?}", view(&world));
-    }
+    world.policies[0].rules[0].steps[0] = soft_taint();
+    world.run(secs(600));
+    let remediation = world.only_in(Phase::Failed);
+    assert!(remediation.message.contains("no step is left") && remediation.cleanup.has_removed(&Marker::Taint));
+    assert!(is_untainted(&world));
 }
 
 /// A tool that replaces machines saves the annotations of the old Node and puts them on the new one.
@@ -193,8 +122,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
         node.view.taints.clear();
         node.sick.clear();
         node.send();
-        world.tick(secs(5));
-        world.pass();
+        world.pass_after(5);
         world.pass();
         assert!(view(&world).tainted_by.is_none(), "swept: {:?}", view(&world));
         // Later than that, too; and then it stands in nobody's way.
@@ -205,25 +133,23 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
         world.inject("n1", hung("other"), ClearedBy::Cont);
         world.run(secs(120));
         let did: Vec<&str> = world.did().into_iter().filter(|what| *what != "untaint").collect();
-        assert_eq!(did, ["taint", "taint", "job ReleaseHungProcess(SIGCONT)"], "known: {is_known}");
-        assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
+        assert_eq!(did, ["taint", "taint", JOB_CONT], "known: {is_known}");
+        assert!(is_untainted(&world));
     }
 }
 
 #[test]
 fn another_name_over_the_mark_of_a_remediation_at_work_takes_nothing_off() {
     let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-    world.pass();
-    world.pass();
+    world.passes(2);
     world.node("n1").view.tainted_by = Some(TaintMark::new("x", HARD));
     world.live(12, 5);
     assert!(view(&world).carries(HARD), "{:?}", world.did());
     let remediation = world.only_remediation();
     assert!(!remediation.phase.is_final(), "{}", remediation.message);
     world.run(secs(900));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Failed, "{}", remediation.message);
-    assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "nothing is stranded");
+    world.only_in(Phase::Failed);
+    assert!(is_untainted(&world), "nothing is stranded");
 }
 
 #[test]
@@ -243,42 +169,26 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
     for (first, undone) in [(taint(), "untaint"), (cordon(), "uncordon")] {
         for early in [false, true] {
             let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first.clone(), cont(), kill(true), notify()]);
-            if early {
-                // Resolved so soon that a cache might show the node as it was before.
-                world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(1));
-            } else {
-                world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(90));
-            }
-            let is_cleanup = |effect: &Effect| matches!(effect, Effect::Remove { .. });
-            let mut left = 200;
-            while !world.did().contains(&undone) {
-                let plan = world.plan();
-                let mut broken = false;
-                for effect in &plan.effects {
-                    broken = broken || !world.apply(effect, !is_cleanup(effect));
+            // Resolved so soon that a cache might show the node as it was before, or later than that.
+            let stable_for = secs(if early { 1 } else { 90 });
+            world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = stable_for);
+            for _ in 0..200 {
+                if world.did().contains(&undone) {
+                    break;
                 }
+                let effects = world.plan().effects;
+                let _ = effects.iter().all(|effect| world.apply(effect, !matches!(effect, Effect::Remove { .. })));
                 world.tick(secs(5));
-                left -= 1;
-                assert!(left > 0, "{:#?}", world.remediations);
             }
+            assert!(world.did().contains(&undone), "{:#?}", world.remediations);
             world.inject("n1", hung("next"), ClearedBy::Kill);
-            let mut phases = Vec::new();
             for _ in 0..60 {
-                world.pass();
-                world.tick(secs(5));
-                phases.extend(
-                    world.remediations.values().map(|remediation| (remediation.phase, remediation.message.clone())),
-                );
+                world.pass_after(5);
+                let is_stopped = world.remediations.values().any(|one| one.phase == Phase::Cancelled);
+                assert!(!is_stopped, "{undone}, early: {early}: {:#?}", world.remediations);
             }
-            let is_stopped = |(phase, _): &&(Phase, String)| *phase == Phase::Cancelled;
-            assert_eq!(phases.iter().find(is_stopped), None, "{undone}, early: {early}");
             let resolved = world.remediations.values().flat_map(|remediation| &remediation.faults);
-            assert_eq!(
-                resolved.filter(|fault| fault.state == Resolution::Resolved).count(),
-                2,
-                "{:#?}",
-                world.remediations
-            );
+            assert_eq!(resolved.filter(|fault| fault.state == Resolution::Resolved).count(), 2);
             let node = view(&world);
             assert!(node.taints.is_empty() && node.tainted_by.is_none() && !node.unschedulable, "{node:?}");
         }
@@ -287,13 +197,11 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
 
 #[test]
 fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
-    let ours = rule("soft", &[FaultType::HungContainer], &[soft(), cont(), notify()]);
-    let theirs = rule("hard", &[FaultType::NetworkPluginHung], &[taint(), kill(true), notify()]);
-    for is_reversed in [false, true] {
-        let rules = [(soft(), taint()), (taint(), soft())];
-        let (first, second) = rules[usize::from(is_reversed)].clone();
-        let mut rules = [ours.clone(), theirs.clone()];
-        (rules[0].steps[0], rules[1].steps[0]) = (first, second);
+    for (first, second, is_reversed) in [(soft_taint(), taint(), false), (taint(), soft_taint(), true)] {
+        let rules = [
+            rule("first", &[FaultType::HungContainer], &[first, cont(), notify()]),
+            rule("second", &[FaultType::NetworkPluginHung], &[second, kill(true), notify()]),
+        ];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
         world.inject("n1", hung("log"), None);
         world.pass();
@@ -308,61 +216,54 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
         }
         assert_eq!(states, [StepState::Succeeded, StepState::Refused], "{:#?}", remediation.steps);
         assert!(taints[1].message.contains("NoSchedule is not put in its place"), "{}", taints[1].message);
-        assert!(
-            world.did().contains(&"job ReleaseHungProcess(SIGKILL)"),
-            "the step that heals follows: {:?}",
-            world.did()
-        );
+        assert!(world.did().contains(&JOB_KILL), "the step that heals follows: {:?}", world.did());
     }
 }
 
 /// Another effect of its own, from a write that was never recorded: the policy was changed in between.
 #[test]
 fn a_taint_of_its_own_with_another_effect_is_not_taken_for_the_one_that_is_wanted() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[soft(), cont()]);
-    let plan = world.plan();
-    for effect in &plan.effects {
-        world.apply(effect, !matches!(effect, Effect::Act { .. }));
-    }
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[soft_taint(), cont()]);
+    pass_unrecorded(&mut world);
     assert!(view(&world).carries(SOFT));
     world.policies[0].rules[0].steps[0] = taint();
     world.run(secs(300));
     let remediation = world.only_remediation();
-    let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
-    assert_eq!(states, [StepState::Cancelled, StepState::Refused, StepState::Succeeded], "{:#?}", remediation.steps);
+    assert_eq!(
+        world.states(),
+        [StepState::Cancelled, StepState::Refused, StepState::Succeeded],
+        "{:#?}",
+        remediation.steps
+    );
     assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
-    assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
+    assert!(is_untainted(&world));
 }
 
 /// The write landed, its record did not, and a person takes the taint off in between.
 #[test]
 fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
     let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-    let plan = world.plan();
-    for effect in &plan.effects {
-        world.apply(effect, !matches!(effect, Effect::Act { .. }));
-    }
+    pass_unrecorded(&mut world);
     world.node("n1").view.taints.clear();
     world.run(secs(60));
     let remediation = world.only_remediation();
     assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);
-    assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
+    assert!(is_untainted(&world));
 }
 
 #[test]
-fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
+fn it_goes_where_a_cordon_stays_and_so_does_a_late_write_of_it() {
     let kept = kept(secs(7_200), secs(60));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
-    let name = remediation.name.clone();
+    let remediation = world.only_in(Phase::Quarantined);
+    assert!(!remediation.cleanup.has_pending(&Marker::Taint) && remediation.cleanup.has_pending_cordon());
+    assert!(view(&world).unschedulable && is_untainted(&world));
+    let mark = TaintMark::new(&remediation.name, HARD);
     let node = &mut world.node("n1").view;
-    node.taints.insert(KeyedTaint::plain(HARD));
-    node.tainted_by = Some(TaintMark::new(&name, HARD));
+    (node.taints, node.tainted_by) = ([KeyedTaint::plain(HARD)].into(), Some(mark));
     world.pass();
-    assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
-    assert_eq!(world.only_remediation().phase, Phase::Quarantined);
+    assert_eq!((is_untainted(&world), world.phase()), (true, Phase::Quarantined));
 }
 
 /// Hardly any DaemonSet tolerates our key: the pod that is deleted has no successor, and its absence is no cure.
@@ -370,7 +271,7 @@ fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
 fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
     let delete = [delete_pod(), notify()];
     for theirs in [KeyedTaint::plain(HARD), somebodys()] {
-        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
+        let mut world = World::under(&delete, &["n1"]);
         world.node("n1").pods.push(backing_off("n1", "agent-1"));
         world.node("n1").view.taints.insert(theirs.clone());
         let plan = world.pass();
@@ -386,7 +287,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
         assert_ne!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     }
     // Pods of DaemonSets come to a node that others only prefer not to use.
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
+    let mut world = World::under(&delete, &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.node("n1").view.taints.insert(KeyedTaint::plain(SOFT));
     assert_eq!(acts(&world.pass()).len(), 1);
@@ -394,9 +295,9 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
 
 #[test]
 fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() {
-    for (first, expected) in [(taint(), "delete agent-1"), (soft(), "taint")] {
+    for (first, expected) in [(taint(), "delete agent-1"), (soft_taint(), "taint")] {
         let steps = [first, delete_pod(), notify()];
-        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
+        let mut world = World::under(&steps, &["n1"]);
         world.node("n1").pods.push(backing_off("n1", "agent-1"));
         assert_eq!(acts(&world.pass()), [("n1".to_owned(), expected.to_owned())]);
     }
@@ -411,11 +312,7 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
     world.policies.clear();
     world.ledger.as_mut().unwrap().slots.clear();
     let plan = world.pass();
-    assert!(
-        plan.effects.iter().any(|effect| matches!(effect, Effect::Remove { marker: Marker::Taint, .. })),
-        "{:?}",
-        plan.effects
-    );
+    assert!(removes(&plan, |marker| *marker == Marker::Taint), "{:?}", plan.effects);
     assert!(view(&world).taints.is_empty());
     // Whose it is nobody can tell without a mark.
     world.node("n1").view.taints.insert(KeyedTaint::plain(HARD));
@@ -432,24 +329,12 @@ fn a_marker_with_the_name_of_somebody_else_goes_after_its_remediation() {
         view.cordoned_by.iter_mut().for_each(|owner| "lost".clone_into(owner));
         view.tainted_by.iter_mut().for_each(|mark| "lost".clone_into(&mut mark.remediation));
         let plan = world.pass();
-        assert!(plan.effects.iter().all(|effect| !matches!(effect, Effect::Remove { .. })), "{:?}", plan.effects);
+        assert!(!removes(&plan, |_| true), "{:?}", plan.effects);
         world.run(secs(1_800));
         let node = self::view(&world);
         assert!(!world.only_remediation().is_live() && !node.unschedulable && node.taints.is_empty(), "{node:?}");
         assert!(node.cordoned_by.is_none() && node.tainted_by.is_none(), "{node:?}");
     }
-}
-
-#[test]
-fn it_goes_where_a_cordon_stays() {
-    let kept = kept(secs(7_200), secs(60));
-    let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
-    world.run(secs(900));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
-    let node = view(&world);
-    assert!(node.unschedulable && node.taints.is_empty() && node.tainted_by.is_none(), "{node:?}");
-    assert!(!remediation.cleanup.has_pending(&Marker::Taint) && remediation.cleanup.has_pending_cordon());
 }
 
 #[test]

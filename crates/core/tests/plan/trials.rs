@@ -5,8 +5,8 @@ use nrh_core::plan::{BlockReason, SelfHealing};
 use nrh_core::policy::{Mode, Policy, Step};
 use nrh_core::remediation::Phase;
 
-use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, secs};
-use crate::world::{ClearedBy, World, reasons};
+use crate::samples::{cont, hung, kill, notify, plugin, secs};
+use crate::world::{ClearedBy, JOB_CONT, World, reasons};
 
 /// A node that its policy repairs, and another policy that is tried there.
 fn tried(steps: &[Step], priority: i32, change: impl Fn(&mut Policy)) -> World {
@@ -38,7 +38,7 @@ fn what_a_dry_run_would_take_is_recorded_and_resolved_by_the_policy_that_acts() 
         status_view.activity
     );
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     assert_eq!(recorded(&world), [(Phase::Simulated, "ReleaseHungProcess(SIGKILL)".to_owned())], "once");
     let real = world.remediations.values().find(|remediation| remediation.policy == "p").unwrap();
     assert_eq!(real.phase, Phase::Succeeded, "{}", real.message);
@@ -59,7 +59,7 @@ fn the_column_remediation_says_what_stands_in_the_way() {
         (SelfHealing::ManualActionRequired, true, |world| world.policies.clear()),
     ];
     for (number, (expected, is_sick, change)) in cases.into_iter().enumerate() {
-        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["n1"]);
+        let mut world = World::under(&[cont()], &["n1"]);
         if is_sick {
             world.inject("n1", hung("log"), None);
         }
@@ -80,7 +80,7 @@ fn it_records_only_what_it_would_really_take() {
     for (name, mut world) in [("below", below), ("no rule", without_rule), ("waits", patient), ("suspended", suspended)]
     {
         world.run(secs(300));
-        assert_eq!((world.did(), recorded(&world)), (vec!["job ReleaseHungProcess(SIGCONT)"], Vec::new()), "{name}");
+        assert_eq!((world.did(), recorded(&world)), (vec![JOB_CONT], Vec::new()), "{name}");
     }
 }
 
@@ -110,7 +110,7 @@ fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
     assert_eq!(reasons(&plan), [BlockReason::LowerUrgency], "as if it enforced: {:?}", plan.blocked);
     assert_eq!(recorded(&world).len(), 1, "what it only tries: {:?}", recorded(&world));
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
+    assert_eq!(world.did(), [JOB_CONT]);
     assert_eq!(recorded(&world).len(), 2, "and what it owns: {:?}", recorded(&world));
     assert_eq!(reasons(&world.plan()), [BlockReason::DryRun]);
 }
@@ -127,8 +127,7 @@ fn of_two_dry_runs_on_a_node_the_second_waits_for_as_long_as_the_first_would_tak
     world.pass();
     assert_eq!(world.remediations.len(), 1, "{:?}", world.remediations);
     for _ in 0..3 {
-        world.tick(secs(5));
-        let plan = world.pass();
+        let plan = world.pass_after(5);
         assert!(reasons(&plan).contains(&BlockReason::LowerUrgency), "{:?}", plan.blocked);
         assert_eq!(world.remediations.len(), 1, "in earnest it would wait: {:?}", world.remediations);
     }

@@ -1,19 +1,18 @@
-//! Remediations and commands that are there and that this version cannot read, and Nodes that no version can.
+//! Remediations, commands and reports that are there and that this version cannot read, and Nodes that no version can.
 
 use nrh_core::engine::plan;
-use nrh_core::plan::{BlockReason, Effect, Plan};
+use nrh_core::plan::{BlockReason, Effect, Plan, SelfHealing};
 use nrh_core::remediation::Marker;
-use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableRemediation};
+use nrh_core::snapshot::{CommandView, Ledger, ReportView, Slot, Snapshot, UnreadableRemediation};
 
-use crate::samples::{cont, cordon, hung, policy, rule};
+use crate::samples::{cont, cordon, hung};
 use crate::world::{ClearedBy, World, acts};
 
 const NAME: &str = "n1-of-later";
 
 /// Two sick nodes, and a remediation of the first that cannot be read.
 fn two(is_open: bool) -> (World, Snapshot) {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &nrh_core::fault::FaultType::ALL, &[cont()])])], &["n1", "n2"]);
+    let mut world = World::under(&[cont()], &["n1", "n2"]);
     for node in ["n1", "n2"] {
         world.inject(node, hung("log"), ClearedBy::Cont);
     }
@@ -128,9 +127,7 @@ fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_repaired() {
 #[test]
 fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says() {
     let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
-    for _ in 0..3 {
-        world.pass();
-    }
+    world.passes(3);
     let mut snapshot = world.snapshot();
     let node = snapshot.nodes.get_mut("n1").unwrap();
     // A view of before the cordon would be taken for a person's uncordon, and other marks end the remediation.
@@ -158,4 +155,19 @@ fn marks_on_a_node_that_cannot_be_read_are_not_taken_for_left_over() {
     let told = plan(&snapshot, &world.settings);
     assert_eq!(told.effects, []);
     assert!(is_told(&told, "n1"), "{:?}", told.blocked);
+}
+
+#[test]
+fn a_report_that_cannot_be_read_is_no_suspension_and_blocks_its_node_alone() {
+    let (world, mut snapshot) = two(false);
+    snapshot.unreadable.clear();
+    let report = snapshot.reports.get_mut("n1").unwrap();
+    *report =
+        ReportView { node_uid: report.node_uid.clone(), unreadable: Some(WHY.to_owned()), ..ReportView::default() };
+    let plan = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.blocked);
+    assert!(is_told(&plan, "n1"), "{:?}", plan.blocked);
+    let view = &plan.nodes["n1"];
+    let told = format!("NodeRuntimeHealth n1 cannot be read ({WHY}), so nothing is done on the node");
+    assert_eq!((view.excluded.as_ref(), view.self_healing), (Some(&told), SelfHealing::ManualActionRequired));
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::ActionType;
+use nrh_core::policy::{ActionType, Step};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::window::{Window, WindowType};
 
 use crate::samples::{clean_up, cont, cordon, delete_pod, hung, kill, notify, policy, rule, today, tomorrow};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, JOB_CONT, World, acts, reasons, secs};
 
 /// These worlds begin at one o'clock.
 fn from_two(kind: WindowType, actions: &[ActionType]) -> Window {
@@ -27,27 +27,24 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
     assert!(plan.blocked[0].message.contains("opens 2026-01-01T02:00:00Z"), "{}", plan.blocked[0].message);
     assert!(plan.next.is_some_and(|next| next <= secs(3600)), "nobody has to ask");
     assert!(world.remediations.is_empty(), "what waits holds no slot");
-    world.tick(secs(3599));
-    assert!(acts(&world.pass()).is_empty());
-    world.tick(secs(1));
-    assert_eq!(acts(&world.pass()).len(), 1);
+    assert!(acts(&world.pass_after(3599)).is_empty());
+    assert_eq!(acts(&world.pass_after(1)).len(), 1);
 }
 
 #[test]
 fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.run(secs(5));
-    assert!(world.nodes["n1"].view.unschedulable && world.only_remediation().current_step().is_some());
+    assert!(world.is_cordoned() && world.only_remediation().current_step().is_some());
     world.policies[0].windows = vec![today(WindowType::Deny)];
     world.run(secs(300));
-    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    assert!(!world.nodes["n1"].view.unschedulable, "undo knows no window");
+    assert_eq!((world.phase(), world.is_cordoned()), (Phase::Succeeded, false), "undo knows no window");
 }
 
 #[test]
 fn a_harsher_step_may_have_a_window_of_its_own() {
     let steps = [cont(), kill(true), notify()];
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
+    let mut world = World::under(&steps, &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[ActionType::DeletePod])];
     world.inject("n1", hung("log"), ClearedBy::Kill);
     world.run(secs(600));
@@ -83,21 +80,16 @@ fn people_are_told_at_any_time() {
 
 #[test]
 fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
-    let mut first = cont();
-    first.timeout = secs(30);
+    let first = Step { timeout: secs(30), ..cont() };
     let steps = [cordon(), first, kill(true), delete_pod(), notify()];
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
+    let mut world = World::under(&steps, &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
     world.inject("n1", hung("log"), None);
     world.tick(secs(3570));
     world.run(secs(1800));
     let did = world.did();
-    assert_eq!(
-        did,
-        ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"],
-        "and the node is not kept cordoned for it"
-    );
-    assert_eq!(world.only_remediation().phase, Phase::Failed);
+    assert_eq!(did, ["cordon", JOB_CONT, "notify", "uncordon"], "and the node is not kept cordoned for it");
+    assert_eq!(world.phase(), Phase::Failed);
     let blocked =
         world.only_remediation().steps.iter().find(|step| step.message.contains("blocked for too long")).unwrap();
     assert!(blocked.message.contains("ReleaseHungProcess is not done while the Deny window"), "{}", blocked.message);
@@ -107,19 +99,13 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
 #[test]
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
     let steps = [cont(), kill(true), notify()];
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
+    let mut world = World::under(&steps, &["n1"]);
     world.inject("n1", hung("log"), ClearedBy::Cont);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];
-    world.tick(secs(240));
-    world.pass();
-    assert_eq!(
-        world.only_remediation().steps[0].state,
-        StepState::Cancelled,
-        "{}",
-        world.only_remediation().steps[0].message
-    );
+    world.pass_after(240);
+    assert_eq!(world.step(0).state, StepState::Cancelled, "{}", world.step(0).message);
     world.run(secs(900));
     assert_eq!(world.did(), ["notify"], "people are told, and nothing harsher is done");
 }

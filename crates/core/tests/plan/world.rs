@@ -1,21 +1,26 @@
 //! The small world of `nrh_simulate`, and a controller in it that may crash between any two effects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use nrh_core::command::ActionCommand;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Blocked, Effect, Operation, Plan};
 use nrh_core::policy::{Policy, Step};
-use nrh_core::remediation::Remediation;
-use nrh_core::snapshot::{Ledger, Snapshot};
+use nrh_core::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
+use nrh_core::snapshot::{Heartbeat, Ledger, Slot, Snapshot};
 use nrh_simulate::world::{self, describe};
 
 use crate::samples::{policy, rule};
 use crate::told;
+
+/// How [`World::did`] and [`acts`] name the acts that most worlds see.
+pub const JOB_CONT: &str = "job ReleaseHungProcess(SIGCONT)";
+pub const JOB_KILL: &str = "job ReleaseHungProcess(SIGKILL)";
+pub const COMMAND_CONT: &str = "command ReleaseHungProcess(SIGCONT)";
 
 pub use crate::samples::secs;
 pub use nrh_simulate::cleared_by::ClearedBy;
@@ -61,16 +66,20 @@ impl DerefMut for World {
 }
 
 impl World {
-    pub fn new(policies: &[Policy], nodes: &[&str]) -> Self {
+    pub fn new(policies: &[Policy], nodes: &[impl AsRef<str>]) -> Self {
         let mut world = world::World::new("2026-01-01T01:00:00Z".parse().unwrap(), policies);
-        world.nodes = nodes.iter().map(|name| ((*name).to_owned(), WorldNode::new(name))).collect();
+        world.nodes = nodes.iter().map(|name| (name.as_ref().to_owned(), WorldNode::new(name.as_ref()))).collect();
         Self { inner: world, removed: Vec::new() }
     }
 
-    /// One node, one fault, one rule for all kinds of fault.
+    /// Nodes under one policy with one rule for all kinds of fault.
+    pub fn under(steps: &[Step], nodes: &[impl AsRef<str>]) -> Self {
+        Self::new(&[policy("p", &[rule("r", &FaultType::ALL, steps)])], nodes)
+    }
+
+    /// One such node, with one fault.
     pub fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> Self {
-        let kinds = FaultType::ALL;
-        let mut world = Self::new(&[policy("p", &[rule("r", &kinds, steps)])], &["n1"]);
+        let mut world = Self::under(steps, &["n1"]);
         world.inject("n1", fault, by);
         world
     }
@@ -85,6 +94,21 @@ impl World {
         node.send();
     }
 
+    /// Its faults are gone, as if somebody had repaired it, and its probe reports that.
+    pub fn recover(&mut self, node: &str) {
+        self.node(node).sick.clear();
+        self.node(node).send();
+    }
+
+    /// The last heartbeat of its probe, to be changed.
+    pub fn heartbeat(&mut self, node: &str) -> &mut Heartbeat {
+        self.node(node).report.heartbeat.as_mut().unwrap()
+    }
+
+    pub fn slots(&self) -> &BTreeMap<String, Slot> {
+        &self.ledger.as_ref().unwrap().slots
+    }
+
     pub fn plan(&self) -> Plan {
         plan(&self.snapshot(), &self.settings)
     }
@@ -92,6 +116,17 @@ impl World {
     /// Decides and does it, undisturbed.
     pub fn pass(&mut self) -> Plan {
         self.disturbed_pass(&Chaos::default())
+    }
+
+    /// The same, after so many seconds.
+    pub fn pass_after(&mut self, seconds: u64) -> Plan {
+        self.tick(secs(seconds));
+        self.pass()
+    }
+
+    /// So many passes at one moment.
+    pub fn passes(&mut self, count: usize) {
+        (0..count).for_each(|_| drop(self.pass()));
     }
 
     /// Decides and does it, with failing calls and a crash.
@@ -174,6 +209,11 @@ impl World {
         }
     }
 
+    /// So many times so many seconds, in which nobody leads.
+    pub fn without_controller(&mut self, times: u64, seconds: u64) {
+        (0..times).for_each(|_| self.tick(secs(seconds)));
+    }
+
     /// Passes, each before five seconds, until that is so; how many seconds it took.
     pub fn until(&mut self, limit: Duration, what: &str, is_so: impl Fn(&Self) -> bool) -> u64 {
         for passed in 0..limit.as_secs() / 5 {
@@ -198,6 +238,71 @@ impl World {
     pub fn only_remediation(&self) -> &Remediation {
         assert_eq!(self.remediations.len(), 1, "{:?}", self.remediations.keys());
         self.remediations.values().next().unwrap()
+    }
+
+    /// What its node answers about an operation now.
+    pub fn answer(&self, operation_id: &str, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
+        Outcome { operation_id: operation_id.into(), state, reason, message: message.into(), at: self.now }
+    }
+
+    /// The probe of n1 says this of the last step that was given to it.
+    pub fn probe_answers(&mut self, state: OutcomeState, reason: OutcomeReason, message: &str) {
+        let last = self.remediations.values().find(|one| one.node == "n1").and_then(|one| one.steps.last()).unwrap();
+        let answer = self.answer(&last.operation_id, state, reason, message);
+        self.node("n1").report.agent = Some(answer);
+    }
+
+    /// All Jobs end with this.
+    pub fn jobs_end(&mut self, state: OutcomeState, reason: OutcomeReason, message: &str) {
+        let at = self.now;
+        for (operation_id, (_, job)) in &mut self.jobs {
+            (job.started, job.finished) = (true, true);
+            let (operation_id, message) = (operation_id.clone(), message.to_owned());
+            job.outcome = Some(Outcome { operation_id, state, reason, message, at });
+        }
+    }
+
+    /// Whether n1 is unschedulable.
+    pub fn is_cordoned(&self) -> bool {
+        self.nodes["n1"].view.unschedulable
+    }
+
+    /// How often that was done.
+    pub fn times(&self, what: &str) -> usize {
+        self.did().iter().filter(|did| **did == what).count()
+    }
+
+    /// Somebody deletes all remediations.
+    pub fn delete_remediations(&mut self) {
+        self.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
+    }
+
+    /// The states of the steps of the only remediation.
+    pub fn states(&self) -> Vec<StepState> {
+        self.only_remediation().steps.iter().map(|step| step.state).collect()
+    }
+
+    /// How many remediations are open.
+    pub fn open(&self) -> usize {
+        self.remediations.values().filter(|remediation| remediation.is_open()).count()
+    }
+
+    /// The only remediation, which is in this phase.
+    #[track_caller]
+    pub fn only_in(&self, phase: Phase) -> &Remediation {
+        let remediation = self.only_remediation();
+        assert_eq!(remediation.phase, phase, "{}", remediation.message);
+        remediation
+    }
+
+    /// That of the only remediation.
+    pub fn phase(&self) -> Phase {
+        self.only_remediation().phase
+    }
+
+    /// A step of the only remediation.
+    pub fn step(&self, place: usize) -> &StepRecord {
+        &self.only_remediation().steps[place]
     }
 
     pub fn did(&self) -> Vec<&str> {
@@ -235,6 +340,17 @@ pub fn command(plan: &Plan) -> Option<&ActionCommand> {
         Effect::Act { operation: Operation::GiveCommand(command), .. } => Some(command),
         _ => None,
     })
+}
+
+/// The text has this part.
+#[track_caller]
+pub fn says(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in: {text}");
+}
+
+/// Whether a plan takes such a marker off.
+pub fn removes(plan: &Plan, is_such: impl Fn(&Marker) -> bool) -> bool {
+    plan.effects.iter().any(|effect| matches!(effect, Effect::Remove { marker, .. } if is_such(marker)))
 }
 
 /// What a plan notifies people of.

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use crate::report::{calls, collectors, seen};
+use crate::report::{by_probe, calls, collectors, seen};
 use nrh_api::evidence::{Bundle, ProcessEvidence, Section};
 
 /// The bundle as text for people. A write to a string cannot fail, so its results are ignored.
 pub(super) fn text(bundle: &Bundle) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "bundle {}: node {}, {}", bundle.name, bundle.node, bundle.collected_at);
-    seen(&mut out, &bundle.fault);
+    seen(&mut out, &bundle.fault, &by_probe(&bundle.fault));
     if let Some(runtime) = &bundle.runtime {
         let _ = writeln!(out, "  runtime: {} at {}", runtime.version, runtime.endpoint);
     }

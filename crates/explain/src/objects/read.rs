@@ -36,8 +36,11 @@ impl Objects {
         let Some(path) = file else {
             return Ok((Self::fetch_by(client(cluster).await?, node).await?, Timestamp::now()));
         };
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let objects = Self::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
+        let is_input = path.as_os_str() == "-";
+        let shown = if is_input { "standard input".to_owned() } else { path.display().to_string() };
+        let text = if is_input { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+        let objects = Self::parse(&text.with_context(|| format!("cannot read {shown}"))?)
+            .with_context(|| format!("cannot use {shown}"))?;
         let saved = objects.newest().unwrap_or_else(Timestamp::now);
         Ok((objects, saved))
     }

@@ -51,9 +51,9 @@ async fn one_live_object_that_cannot_be_read_is_named_and_the_others_are_checked
     assert_eq!(invalid.len(), 7);
     // As by the controller: the node is blocked, and no condition counts as clean.
     assert!(snapshot.suspended.as_ref().unwrap().contains("cannot be read"));
-    assert!(snapshot.reports["w1"].suspended.as_ref().unwrap().contains("cannot be read"));
+    assert!(snapshot.reports["w1"].unreadable.is_some());
     assert!(snapshot.commands["w2"].unreadable.as_ref().unwrap().contains("ReformatDisk"));
-    assert!(snapshot.reports["w2"].suspended.is_none() && snapshot.flaps.is_empty());
+    assert!(snapshot.reports["w2"].unreadable.is_none() && snapshot.flaps.is_empty());
 }
 
 #[test]

@@ -7,10 +7,8 @@ use jiff::Timestamp;
 use super::claims::Moment;
 use super::execute::{self, Task};
 use super::verdict::Refusal;
-use nrh_core::command::{ActionCommand, OutcomeReason};
+use nrh_core::command::{ActionCommand, CLOCK_SLACK, OutcomeReason};
 
-/// How far the node's clock may differ from the leader's before a timely command is refused.
-const CLOCK_SLACK: Duration = Duration::from_hours(1);
 /// Maximum length of a text in a command.
 const MAX_TEXT: usize = 512;
 

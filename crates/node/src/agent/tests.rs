@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::claims::{Claims, Moment};
 use super::{Agent, AgentSettings};
 use crate::cri::endpoint::{Endpoint, NamedBy};
+use crate::proc::RawProcess;
 use crate::waiting::wait_until;
 use nrh_core::action::{Action, CleanupOrphans};
-use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::OutcomeReason::{
+    self, ActionsDisabled, AlreadyExecuted, AlreadyRebooted, AlreadyRequested, CheckFailed, Executed, Expired,
+    KubeletBusy, Protected, Recovered, RequestFailed, TargetChanged, TargetGone, WrongNode,
+};
+use nrh_core::command::{ActionCommand, Outcome, OutcomeState};
 use nrh_core::examples::CONT;
 use nrh_core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
 
@@ -27,7 +33,7 @@ mod thaw;
 mod unresponsive;
 
 use process::{Running, Stage, id};
-use runtime::Runtime;
+use runtime::{Runtime, Wrong};
 
 /// A node: its processes, its runtime, its state folder.
 struct Node {
@@ -42,6 +48,43 @@ impl Node {
         Self { stage, runtime }
     }
 
+    /// From now on the runtime's answers to this call go wrong, and to no other.
+    fn wrong(&self, method: &str, wrong: Wrong) {
+        self.runtime.set(|world| world.wrong = [(method.to_owned(), wrong)].into());
+    }
+
+    fn agent(&self) -> Agent {
+        Agent::new(self.settings())
+    }
+
+    /// What its executors keep of operations.
+    fn claims(&self) -> Claims {
+        let claims = Claims::new(&self.stage.path("state"));
+        claims.prepare().unwrap();
+        claims
+    }
+}
+
+/// Whatever an executor is made for, a new one for each command.
+trait Executes {
+    fn settings(&self) -> AgentSettings;
+
+    async fn execute(&self, command: &ActionCommand) -> Outcome {
+        Agent::new(self.settings()).execute(command).await
+    }
+
+    async fn refuses(&self, command: &ActionCommand, reason: OutcomeReason) {
+        refused(&self.execute(command).await, reason);
+    }
+
+    async fn refuses_saying(&self, command: &ActionCommand, reason: OutcomeReason, said: &str) {
+        let outcome = self.execute(command).await;
+        refused(&outcome, reason);
+        assert!(outcome.message.contains(said), "{}", outcome.message);
+    }
+}
+
+impl Executes for Node {
     fn settings(&self) -> AgentSettings {
         let endpoint = Endpoint::cri(self.runtime.socket.clone(), NamedBy::Flag);
         let mut settings = AgentSettings::new("n1", &self.stage.path("state"), endpoint);
@@ -59,13 +102,11 @@ impl Node {
         settings.thresholds.set_bound(&nrh_core::faults::kubelet::START_AGE, Duration::MAX);
         settings
     }
+}
 
-    fn agent(&self) -> Agent {
-        Agent::new(self.settings())
-    }
-
-    async fn execute(&self, command: &ActionCommand) -> Outcome {
-        self.agent().execute(command).await
+impl Executes for AgentSettings {
+    fn settings(&self) -> AgentSettings {
+        self.clone()
     }
 }
 
@@ -96,47 +137,67 @@ fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
     command(CONT, FaultType::HungContainer, target)
 }
 
+/// A node with a stopped shim, and the id of its sandbox.
+fn stopped() -> (Node, String, Running) {
+    let (node, sandbox) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    (node, sandbox, shim)
+}
+
+/// A process as a fault names it.
+fn found(role: Role, process: &RawProcess) -> ProcessRef {
+    let (pid, start_ticks, command) = (process.pid, process.start_ticks, process.command.clone());
+    ProcessRef { role, pid, start_ticks, state: process.state.to_string(), wchan: None, command }
+}
+
+/// Executed, or refused for another reason.
+#[track_caller]
+fn came_to(outcome: &Outcome, reason: OutcomeReason) {
+    let state = if reason == Executed { OutcomeState::Done } else { OutcomeState::Refused };
+    assert_eq!((outcome.state, outcome.reason), (state, reason), "{}", outcome.message);
+}
+
 #[track_caller]
 fn refused(outcome: &Outcome, reason: OutcomeReason) {
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, reason), "{}", outcome.message);
+    assert_ne!(reason, Executed);
+    came_to(outcome, reason);
 }
 
 #[track_caller]
 fn done(outcome: &Outcome) {
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{}", outcome.message);
+    came_to(outcome, Executed);
+}
+
+/// Begun, and failed with this in its sentence.
+#[track_caller]
+fn failed(outcome: &Outcome, said: &str) {
+    let is_it = (outcome.state, outcome.reason) == (OutcomeState::Failed, RequestFailed);
+    assert!(is_it && outcome.message.contains(said), "{said}: {outcome:?}");
 }
 
 #[tokio::test]
 async fn commands_for_others_or_out_of_time_are_refused() {
-    let node = Node::new();
-    let sandbox = id();
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
 
     let other = ActionCommand { node: "n2".to_owned(), ..resume(&shim, &sandbox) };
-    refused(&node.execute(&other).await, OutcomeReason::WrongNode);
+    node.refuses(&other, WrongNode).await;
 
     let two_hours = Timestamp::now() - SignedDuration::from_hours(2);
     let old = ActionCommand { issued_at: two_hours, ..resume(&shim, &sandbox) };
-    refused(&node.execute(&old).await, OutcomeReason::Expired);
+    node.refuses(&old, Expired).await;
 
     let newer = ActionCommand { epoch: 9, target: Target::default(), ..resume(&shim, &sandbox) };
     let _ = node.execute(&newer).await;
-    let newer = ActionCommand {
-        epoch: 9,
-        ..command(
-            Action::CleanupOrphans(CleanupOrphans),
-            FaultType::OrphanContainer,
-            Target { container_id: Some(id()), ..Target::default() },
-        )
-    };
-    refused(&node.execute(&newer).await, OutcomeReason::TargetGone);
-    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::Expired);
+    let target = Target { container_id: Some(id()), ..Target::default() };
+    let newer = command(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target);
+    let newer = ActionCommand { epoch: 9, ..newer };
+    node.refuses(&newer, TargetGone).await;
+    node.refuses(&resume(&shim, &sandbox), Expired).await;
 
-    let mut off = node.settings();
-    off.allow_actions = false;
+    let off = AgentSettings { allow_actions: false, ..node.settings() };
     let command = ActionCommand { epoch: 9, ..resume(&shim, &sandbox) };
-    refused(&Agent::new(off).execute(&command).await, OutcomeReason::ActionsDisabled);
+    off.refuses(&command, ActionsDisabled).await;
 
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
     done(&node.execute(&command).await);
@@ -144,40 +205,33 @@ async fn commands_for_others_or_out_of_time_are_refused() {
 
 #[tokio::test]
 async fn a_command_read_too_long_ago_is_refused_although_clocks_agree() {
-    let node = Node::new();
-    let sandbox = id();
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
     let command = ActionCommand { ttl_seconds: 1, ..resume(&shim, &sandbox) };
-    let claims = super::claims::Claims::new(&node.stage.path("state"));
-    claims.prepare().unwrap();
+    let claims = node.claims();
     let now = node.agent().now().unwrap();
     claims.first_read(&command, &now).unwrap();
     std::thread::sleep(Duration::from_millis(1200));
-    refused(&node.execute(&command).await, OutcomeReason::Expired);
+    node.refuses(&command, Expired).await;
     assert_eq!(shim.state(), Some('T'));
 
     let command = ActionCommand { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
-    let before = super::claims::Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
+    let before = Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
     claims.first_read(&command, &before).unwrap();
-    refused(&node.execute(&command).await, OutcomeReason::Expired);
+    node.refuses(&command, Expired).await;
     assert_eq!(shim.state(), Some('T'));
 }
 
 #[tokio::test]
 async fn malformed_commands_are_refused() {
-    let node = Node::new();
-    let sandbox = id();
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
     let good = || resume(&shim, &sandbox);
     let long = "x".repeat(64);
     for operation in ["", "../epoch", "a/b", "A", "-a", "a-", ".", long.as_str()] {
         let command = ActionCommand { operation_id: operation.to_owned(), ..good() };
-        refused(&node.execute(&command).await, OutcomeReason::CheckFailed);
+        node.refuses(&command, CheckFailed).await;
     }
     for ttl_seconds in [0, 3601, u32::MAX] {
-        refused(&node.execute(&ActionCommand { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
+        node.refuses(&ActionCommand { ttl_seconds, ..good() }, CheckFailed).await;
     }
     // A shim without the id it serves, nothing at all, and faults that this version cannot check again.
     let no_id = Target { process: good().target.process, ..Target::default() };
@@ -188,24 +242,21 @@ async fn malformed_commands_are_refused() {
         ActionCommand { fault_type: FaultType::LeakedShim, ..good() },
         ActionCommand { action: Action::CleanupOrphans(CleanupOrphans), ..good() },
     ] {
-        refused(&node.execute(&command).await, OutcomeReason::CheckFailed);
+        node.refuses(&command, CheckFailed).await;
     }
     for pid in [i32::MIN, -1, 0, 1, i32::try_from(std::process::id()).unwrap()] {
         let mut command = good();
         command.target.process = Some(ProcessRef { pid, ..shim.as_target(Role::Shim) });
-        refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
+        node.refuses(&command, TargetChanged).await;
     }
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
 }
 
 #[tokio::test]
 async fn without_its_memory_nothing_is_done() {
-    let node = Node::new();
-    let sandbox = id();
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
     std::fs::write(node.stage.path("state"), "not a folder").unwrap();
-    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::CheckFailed);
+    node.refuses(&resume(&shim, &sandbox), CheckFailed).await;
     assert_eq!(shim.state(), Some('T'));
     let missing = node.agent().self_check().await;
     assert!(missing.iter().any(|line| line.contains("cannot keep claims")), "{missing:?}");

@@ -3,14 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream as Blocking;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::net::UnixListener;
 
 use super::message::MAX_MESSAGE;
 use super::*;
+use crate::proc::fake::Running;
 use crate::waiting::wait_until;
 
 mod login;
@@ -160,22 +161,6 @@ async fn a_socket_that_is_not_there_or_that_nobody_serves() {
     assert_eq!(ping(&full, LIMIT).await, silent(BusStep::Connect, "too many wait to be taken already"));
 }
 
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 /// A bus for as many connections as this at a time. `None` where the machine has none to start.
 fn daemon(folder: &Path, connections: u32) -> Option<(PathBuf, Running)> {
     let program = ["/usr/bin/dbus-daemon", "/bin/dbus-daemon"].into_iter().find(|path| Path::new(path).exists());
@@ -191,13 +176,8 @@ fn daemon(folder: &Path, connections: u32) -> Option<(PathBuf, Running)> {
         socket.display()
     );
     std::fs::write(&config, text).unwrap();
-    let daemon = Command::new(program)
-        .arg(format!("--config-file={}", config.display()))
-        .args(["--nofork", "--nopidfile", "--nosyslog"])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    let daemon = Running(daemon);
+    let (config, flags) = (format!("--config-file={}", config.display()), ["--nofork", "--nopidfile", "--nosyslog"]);
+    let daemon = Running::start(Command::new(program).arg(config).args(flags).stdin(Stdio::null()));
     wait_until("the bus", || Blocking::connect(&socket).is_ok());
     Some((socket, daemon))
 }
@@ -286,14 +266,9 @@ fn answer_call(stream: &mut Blocking, call: &[u8], signature: &str, body: &[u8])
 }
 
 fn systemd(socket: &Path) -> Running {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "bus::tests::stand_in"])
-        .env("NRH_TEST_BUS", socket)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    Running(child.unwrap())
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--ignored", "--exact", "bus::tests::stand_in"]).env("NRH_TEST_BUS", socket);
+    Running::start(program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
 /// Asks until this is seen: a process that is started or goes on needs a moment.

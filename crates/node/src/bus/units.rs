@@ -221,6 +221,14 @@ mod tests {
         Systemd::start(&folder.path().join("bus"), &[(KUBELET, unit("failed", "failed"))], restarts)
     }
 
+    /// A kubelet that has failed is restarted so.
+    async fn restarted(restarts: Restarts) -> (Systemd, Result<String, UnitError>) {
+        let folder = tempfile::tempdir().unwrap();
+        let systemd = systemd(&folder, restarts);
+        let result = restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+        (systemd, result)
+    }
+
     #[tokio::test]
     async fn a_unit_is_seen_in_systemds_own_words() {
         let folder = tempfile::tempdir().unwrap();
@@ -235,12 +243,8 @@ mod tests {
     #[tokio::test]
     async fn a_restart_is_waited_for_until_its_own_job_ends() {
         for result in ["done", "failed", "timeout", "dependency"] {
-            let folder = tempfile::tempdir().unwrap();
-            let systemd = systemd(&folder, Restarts::End(result, unit("active", "running")));
-            assert_eq!(
-                restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.as_deref(),
-                Ok(result)
-            );
+            let (systemd, ended) = restarted(Restarts::End(result, unit("active", "running"))).await;
+            assert_eq!(ended.as_deref(), Ok(result));
             assert_eq!(systemd.acts(), ["ResetFailedUnit kubelet.service", "RestartUnit kubelet.service fail"]);
         }
     }
@@ -248,21 +252,17 @@ mod tests {
     #[tokio::test]
     async fn what_was_asked_for_and_not_seen_to_end_is_told_from_what_was_never_asked_for() {
         for restarts in [Restarts::Never, Restarts::Cut] {
-            let folder = tempfile::tempdir().unwrap();
-            let systemd = systemd(&folder, restarts.clone());
-            let message = restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+            let (_, message) = restarted(restarts.clone()).await;
             assert!(matches!(message, Err(UnitError::NotSeen { .. })), "{restarts:?}: {message:?}");
         }
-        let folder = tempfile::tempdir().unwrap();
-        let cut = systemd(&folder, Restarts::CutAtReset);
-        let message = restart(&cut.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+        let (cut, message) = restarted(Restarts::CutAtReset).await;
         assert!(matches!(message, Err(UnitError::Call(CallError::Broken(_)))), "{message:?}");
         assert_eq!(cut.acts(), ["ResetFailedUnit kubelet.service"]);
-        let folder = tempfile::tempdir().unwrap();
-        let refusing = systemd(&folder, Restarts::Refuse("org.freedesktop.systemd1.TransactionIsDestructive"));
-        let message = restart(&refusing.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap_err();
+        let refuses = Restarts::Refuse("org.freedesktop.systemd1.TransactionIsDestructive");
+        let message = restarted(refuses).await.1.unwrap_err();
         assert!(matches!(message, UnitError::Call(CallError::Refused { .. })), "{message:?}");
         assert!(message.to_string().ends_with("TransactionIsDestructive: because of a test"), "{message}");
+        let folder = tempfile::tempdir().unwrap();
         let none = folder.path().join("none");
         let message = restart(&none, KUBELET, &unit("failed", "failed"), LIMIT).await;
         assert!(matches!(message, Err(UnitError::Call(CallError::Broken(_)))), "{message:?}");

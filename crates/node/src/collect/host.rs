@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::proc::{self, Groups, Handle, Waits, groups};
+use crate::proc::{self, AwakeClock, Groups, Handle, Waits, groups};
 use nrh_core::fault::{ProcessRef, Role};
 use nrh_core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, LimitSeen, Owner, ThreadWaiting, Usage};
 use nrh_core::text::bounded;
@@ -70,13 +70,14 @@ fn of_start(handle: Handle, start_ticks: u64) -> io::Result<Handle> {
 #[derive(Debug)]
 pub struct Host {
     proc: PathBuf,
+    clock: AwakeClock,
     waits: Waits,
 }
 
 impl Host {
     /// Reads this `/proc`.
     pub fn new(proc: &Path) -> Self {
-        Self { proc: proc.to_path_buf(), waits: Waits::default() }
+        Self { proc: proc.to_path_buf(), clock: AwakeClock::new(proc), waits: Waits::default() }
     }
 
     /// One reading.
@@ -84,7 +85,7 @@ impl Host {
     /// # Errors
     /// When even the time since boot cannot be read. Every other error is in the field that it concerns.
     pub fn check(&mut self, who: &Who) -> io::Result<HostSeen> {
-        let uptime = proc::uptime(&self.proc)?;
+        self.clock.read(&self.proc)?;
         let mut seen = HostSeen {
             pids: vec![LimitSeen { owner: Owner::Node, usage: self.threads().map_err(|error| describe(&error)) }],
             files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| describe(&error)) }],
@@ -100,7 +101,7 @@ impl Host {
             match daemon.handle(&self.proc) {
                 Ok(handle) => {
                     let own = handle.root();
-                    self.daemon(daemon, &handle, own.as_ref().ok(), uptime, &mut seen);
+                    self.daemon(daemon, &handle, own.as_ref().ok(), &mut seen);
                     root = root.or(own.ok());
                 }
                 Err(error) => {
@@ -114,7 +115,7 @@ impl Host {
             seen.frozen = self.frozen(root, who);
             let age = |pid| {
                 let stat = Handle::open(&self.proc, pid).and_then(|process| process.stat());
-                stat.ok().map(|stat| proc::age(stat.start_ticks, uptime))
+                stat.ok().map(|stat| self.clock.age(stat.start_ticks))
             };
             let search =
                 |listed| untracked::find(root, &untracked::Search { pods: &who.pod_groups, listed, age: &age });
@@ -154,14 +155,7 @@ impl Host {
         proc::bounded::read_whole(&self.proc.join(name), MAX_NUMBERS)
     }
 
-    fn daemon(
-        &mut self,
-        daemon: &Daemon,
-        handle: &Handle,
-        root: Option<&OwnedFd>,
-        uptime: Duration,
-        seen: &mut HostSeen,
-    ) {
+    fn daemon(&mut self, daemon: &Daemon, handle: &Handle, root: Option<&OwnedFd>, seen: &mut HostSeen) {
         let limit = |usage: io::Result<Option<Usage>>| {
             let usage = usage.map_err(|error| describe(&error)).transpose()?;
             Some(LimitSeen { owner: daemon.owner.clone(), usage })
@@ -175,17 +169,17 @@ impl Host {
             owner: daemon.owner.clone(),
             pid: daemon.pid,
             start_ticks: daemon.start_ticks,
-            waiting: self.waiting(handle, uptime).map_err(|error| describe(&error)),
+            waiting: self.waiting(handle).map_err(|error| describe(&error)),
         });
     }
 
     /// The thread that has waited uninterruptibly for the longest time.
-    fn waiting(&mut self, handle: &Handle, uptime: Duration) -> io::Result<Option<ThreadWaiting>> {
+    fn waiting(&mut self, handle: &Handle) -> io::Result<Option<ThreadWaiting>> {
         let mut longest: Option<ThreadWaiting> = None;
         for thread in handle.threads()?.into_iter().filter(|thread| thread.state == 'D') {
             // The thread may have ended by now.
             let Ok(switches) = handle.thread_switches(thread.id) else { continue };
-            let waited = self.waits.saw((thread.id, thread.start_ticks), switches, 0, uptime);
+            let waited = self.waits.saw((thread.id, thread.start_ticks), switches, 0, self.clock.now());
             if longest.as_ref().is_none_or(|longest| waited > longest.waited) {
                 let wchan = handle.thread_wchan(thread.id).ok().flatten();
                 longest = Some(ThreadWaiting { thread: thread.id, waited, wchan });

@@ -158,7 +158,8 @@ impl Finder {
     fn prove(&self, process: &RawProcess) -> io::Result<Proven> {
         let Some(kind) = kind(&process.command).filter(|_| !process.is_dead()) else { return Ok(Proven::Other) };
         let (place, handle) = (ProcessNamespaces::of_first(&self.root), Handle::open(&self.root, process.pid)?);
-        if handle.stat()?.start_ticks != process.start_ticks {
+        let stat = handle.stat()?;
+        if stat.start_ticks != process.start_ticks {
             return Ok(Proven::Other);
         }
         let proven = if place.has(&handle)? {
@@ -173,7 +174,7 @@ impl Finder {
             return Ok(Proven::Other);
         }
         let asks_only = |arg: &String| matches!(arg.as_str(), "--version" | "--help" | "-h");
-        let is_at_work = process.state == 'D' || !handle.args()?.iter().any(asks_only);
+        let is_at_work = stat.state == 'D' || !handle.args()?.iter().any(asks_only);
         Ok(if is_at_work { proven } else { Proven::Other })
     }
 

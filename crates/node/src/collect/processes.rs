@@ -3,6 +3,7 @@
 //! Every function here may block in the kernel, so it runs on its own thread. The collector remembers a proven role as long as
 //! the process lives: a proof costs reads, and is not available from a process in state D.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use crate::proc::place::ProcessNamespaces;
 use crate::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::table::Bounds;
-use crate::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Table, Waits};
+use crate::proc::{self, AwakeClock, Handle, Lock, LockedFile, Locks, RawProcess, Table, Waits};
 use nrh_core::observation::{
     LeftOut, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, UnprovenProcess, is_unresponsive_state,
 };
@@ -59,6 +60,7 @@ enum Tried {
 pub struct Processes {
     root: PathBuf,
     prover: Prover,
+    clock: AwakeClock,
     /// What was proven, by pid and start time.
     proven: BTreeMap<(i32, u64), Proven>,
     /// Processes of containers below those that call OCI runtimes, by pid and start time, with their name and their parent.
@@ -81,6 +83,7 @@ impl Processes {
     pub fn with(prover: Prover) -> Self {
         Self {
             root: prover.root().to_path_buf(),
+            clock: AwakeClock::new(prover.root()),
             prover,
             proven: BTreeMap::new(),
             foreign: BTreeMap::new(),
@@ -100,28 +103,31 @@ impl Processes {
     /// meanwhile are left out.
     pub fn check(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
         let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
-        let uptime = proc::uptime(&self.root)?;
+        self.clock.read(&self.root)?;
         let known = self.proven.keys().map(|(pid, _)| *pid);
         let Table { processes: table, left_out, lack } = Table::read(&self.root, known, self.bounds)?;
         let node = ProcessNamespaces::of_first(&self.root);
         let mut still = BTreeMap::new();
         let (mut processes, mut unproven) = (Vec::new(), Vec::new());
         for process in &table {
-            let proof = match self.prove(&node, &table, process)? {
+            let tried = self.prove(&node, &table, process)?;
+            let process = if matches!(tried, Tried::No) { process } else { &self.with_state(process) };
+            let proof = match tried {
+                _ if process.is_dead() => continue,
                 Tried::Proven(proof) => proof,
                 Tried::No => continue,
                 Tried::Unproven => {
-                    let waited = self.waited(process, uptime);
-                    unproven.push(UnprovenProcess { waited, ..candidate(&table, process, uptime) });
+                    let (age, waited) = (self.clock.age(process.start_ticks), self.waited(process));
+                    unproven.push(UnprovenProcess { age, waited, ..candidate(&table, process) });
                     continue;
                 }
             };
-            if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
+            if let Some(seen) = self.seen(process, &proof, namespace) {
                 let is_followed =
                     matches!(seen.role, ProcessRole::RuntimeClient { .. } | ProcessRole::NetworkPlugin { .. });
                 let still = is_followed && lack.is_none();
-                let still = still.then(|| self.still(&table, process, uptime));
-                processes.push(ProcessSeen { waited: self.waited(process, uptime), still, ..seen });
+                let still = still.then(|| self.still(&table, process));
+                processes.push(ProcessSeen { waited: self.waited(process), still, ..seen });
             }
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
             still.insert((process.pid, process.start_ticks), proven);
@@ -133,7 +139,7 @@ impl Processes {
         self.waits.over();
         self.stills.over();
         let dropped = self.keep_most(&mut processes, &mut unproven);
-        let (inits, more) = inits::find(&self.proven, namespace, &table, uptime);
+        let (inits, more) = inits::find(&self.proven, namespace, &table, &self.clock);
         let beyond = (left_out > 0).then(|| {
             let kept = self.bounds.kept;
             format!("beyond {kept} processes, {left_out} of containers or of other users than root are not checked")
@@ -163,19 +169,29 @@ impl Processes {
     }
 
     /// How long a process in state D has been seen in it. Where its context switches cannot be read, the wait has just begun.
-    fn waited(&mut self, process: &RawProcess, uptime: Duration) -> Option<Duration> {
+    fn waited(&mut self, process: &RawProcess) -> Option<Duration> {
         if process.state != 'D' {
             return None;
         }
-        let switches = self.handle(process).and_then(|handle| handle.switches().ok());
-        let id = (process.pid, process.start_ticks);
-        Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, 0, uptime)))
+        let counted = self.handle(process).and_then(|handle| Some((handle.thread(), handle.switches().ok()?)));
+        Some(counted.map_or(Duration::ZERO, |(thread, switches)| {
+            self.waits.saw((thread, process.start_ticks), switches, 0, self.clock.now())
+        }))
+    }
+
+    /// The process with the state of the worst of its threads, where the first one has ended.
+    fn with_state<'a>(&self, process: &'a RawProcess) -> Cow<'a, RawProcess> {
+        let lacks_first = proc::is_dead(process.state);
+        match lacks_first.then(|| self.handle(process)?.stat().ok()).flatten() {
+            Some(stat) => Cow::Owned(RawProcess { state: stat.state, threads: stat.threads, ..process.clone() }),
+            None => Cow::Borrowed(process),
+        }
     }
 
     /// How long a process and those below it have made no progress.
-    fn still(&mut self, table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Duration {
+    fn still(&mut self, table: &[RawProcess], process: &RawProcess) -> Duration {
         let id = (process.pid, process.start_ticks);
-        self.stills.saw(id, proc::progress(table, process), proc::NO_PROGRESS, uptime)
+        self.stills.saw(id, proc::progress(table, process), proc::NO_PROGRESS, self.clock.now())
     }
 
     /// The role of this process, from memory or proven anew.
@@ -223,7 +239,7 @@ impl Processes {
         Ok(is_foreign)
     }
 
-    fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
+    fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str) -> Option<ProcessSeen> {
         let role = role(process, proof, namespace)?;
         // The wait channel of a healthy shim or monitor gives no information. That of all others does, and of those that are
         // stopped or in state D.
@@ -234,7 +250,7 @@ impl Processes {
             pid: process.pid,
             parent: process.parent,
             start_ticks: process.start_ticks,
-            age: proc::age(process.start_ticks, uptime),
+            age: self.clock.age(process.start_ticks),
             state: process.state,
             command: bounded(&process.command, 64),
             wchan,
@@ -325,7 +341,7 @@ fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> ContendedLocks {
 }
 
 /// A process that could not be proven, with the reason why it is a candidate.
-fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> UnprovenProcess {
+fn candidate(table: &[RawProcess], process: &RawProcess) -> UnprovenProcess {
     let possible_role = if role::is_shim_name(&process.command) {
         PossibleRole::Shim
     } else if role::is_monitor_name(&process.command) {
@@ -334,7 +350,7 @@ fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Un
         PossibleRole::RuntimeClient
     } else if role::is_named_part(&process.command) {
         PossibleRole::Other
-    } else if !role::is_below_plugin_caller(table, process) {
+    } else if role::is_below_client_caller(table, process) && !role::is_below_plugin_caller(table, process) {
         PossibleRole::RuntimeClient
     } else {
         PossibleRole::NetworkPlugin
@@ -342,7 +358,7 @@ fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Un
     UnprovenProcess {
         pid: process.pid,
         start_ticks: process.start_ticks,
-        age: proc::age(process.start_ticks, uptime),
+        age: Duration::ZERO,
         state: process.state,
         waited: None,
         command: bounded(&process.command, 64),

@@ -258,6 +258,7 @@ mod tests {
         let text = || "x".to_owned();
         let (missing, refused) = (CriError::Missing(text()), CriError::Unreachable(text()));
         let (forbidden, foreign) = (CriError::Forbidden(text()), CriError::Unimplemented(text()));
+        let unavailable = CriError::Unavailable(text());
         for (named_by, answered, of_kubelet, error, is_blind) in [
             // The socket existed for this process before.
             (Kubelet, true, None, &missing, false),
@@ -281,6 +282,9 @@ mod tests {
             (Kubelet, false, None, &foreign, false),
             (Kubelet, true, Some(true), &forbidden, true),
             (Flag, false, None, &forbidden, true),
+            // This process lacks open files or memory.
+            (Kubelet, true, Some(true), &unavailable, true),
+            (Flag, false, None, &unavailable, true),
         ] {
             let failure = judged(named_by, answered, of_kubelet, error);
             let unavailable = matches!(failure, Failure::Unavailable(_));

@@ -23,7 +23,7 @@ impl From<CriError> for Failure {
     fn from(error: CriError) -> Self {
         match error {
             CriError::Deadline(after) => Self::Exhausted(after),
-            CriError::Forbidden(_) => Self::Unavailable(error.to_string()),
+            CriError::Forbidden(_) | CriError::Unavailable(_) => Self::Unavailable(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }

@@ -1,6 +1,7 @@
 //! All collectors against a runtime that behaves badly: no verdict, the collector is named, the others go on.
 
 use std::future::Future;
+use std::path::Path;
 
 mod bus;
 mod crio;
@@ -48,11 +49,17 @@ fn quick() -> Paces {
 }
 
 fn start(fake: &Fake, paces: &Paces) -> Collectors {
-    Collectors::start(CollectorSettings {
-        sockets: named(fake.socket()),
-        paces: *paces,
-        ..CollectorSettings::default()
-    })
+    Collectors::start(CollectorSettings { sockets: named(fake.socket()), paces: *paces, ..settings() })
+}
+
+fn settings() -> CollectorSettings {
+    CollectorSettings { paces: quick(), ..CollectorSettings::default() }
+}
+
+/// Of a node whose files are all in this folder.
+fn below(root: &Path) -> CollectorSettings {
+    let host = HostPaths { root: root.to_owned(), proc: root.join("proc"), ..HostPaths::default() };
+    CollectorSettings { host, ..settings() }
 }
 
 fn now(collectors: &Collectors) -> Observations {
@@ -88,6 +95,30 @@ fn lateness() -> tokio::sync::watch::Receiver<Duration> {
         }
     });
     seen
+}
+
+fn error(code: Code, said: &str) -> Say {
+    Say::Error(code, said.to_owned())
+}
+
+fn is_hung<T>(reading: &Reading<T>) -> bool {
+    matches!(reading, Reading::Hung { .. })
+}
+
+fn is_failed<T>(reading: &Reading<T>) -> bool {
+    matches!(reading, Reading::Failed { .. })
+}
+
+fn is_unavailable<T>(reading: &Reading<T>) -> bool {
+    matches!(reading, Reading::Unavailable { .. })
+}
+
+fn are_all(seen: &Observations, tasks: usize, check: fn(&Reading<TaskAnswer>) -> bool) -> bool {
+    seen.tasks.len() == tasks && seen.tasks.values().all(check)
+}
+
+fn said(seen: &Observations, id: &str) -> Option<TaskAnswer> {
+    seen.tasks.get(id).and_then(Reading::value).copied()
 }
 
 fn round(seen: &Observations) -> Option<u64> {
@@ -149,7 +180,7 @@ async fn a_status_that_hangs_is_a_collector_of_its_own() {
     let fake = Fake::start();
     fake.say("Status", Say::Never);
     let collectors = start(&fake, &quick());
-    until(&collectors, "a hung status", |seen| matches!(seen.status, Reading::Hung { .. })).await;
+    until(&collectors, "a hung status", |seen| is_hung(&seen.status)).await;
     others_go_on(&collectors, &fake).await;
     assert_eq!((fake.calls("Status"), collectors.call_counts().out["status"]), (1, 1), "nobody asks twice");
 }
@@ -175,8 +206,8 @@ async fn a_container_that_is_not_started_is_timed_from_the_first_list_that_shows
 #[tokio::test]
 async fn a_bad_list_is_no_verdict_and_delays_nobody() {
     for say in [
-        Say::Error(Code::Internal, "boom".to_owned()),
-        Say::Error(Code::DeadlineExceeded, "context deadline exceeded".to_owned()),
+        error(Code::Internal, "boom"),
+        error(Code::DeadlineExceeded, "context deadline exceeded"),
         Say::Broken,
         Say::Short,
         Say::Huge,
@@ -187,7 +218,7 @@ async fn a_bad_list_is_no_verdict_and_delays_nobody() {
             fake.lists(&["s1"], &[("c1", "s1")]);
             fake.say(list, say.clone());
             let collectors = start(&fake, &quick());
-            let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Reading::Failed { .. })).await;
+            let seen = until(&collectors, "a failed list", |seen| is_failed(&seen.lists)).await;
             assert_eq!(seen.lists.value(), None, "{list} {say:?}: a part of a round was kept");
             assert_eq!(seen.list_too_large, matches!(say, Say::Huge), "{list} {say:?}");
             others_go_on(&collectors, &fake).await;
@@ -205,13 +236,10 @@ async fn a_list_that_this_probe_does_not_keep_says_nothing_of_the_runtime() {
     let containers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "s1")).collect();
     fake.lists(&["s1"], &containers);
     let collectors = start(&fake, &quick());
-    let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Reading::Failed { .. })).await;
+    let seen = until(&collectors, "a failed list", |seen| is_failed(&seen.lists)).await;
     assert!(!seen.list_too_large);
-    assert!(
-        matches!(&seen.lists, Reading::Failed { error, .. } if error.contains("does not keep")),
-        "{:?}",
-        seen.lists
-    );
+    let Reading::Failed { error, .. } = seen.lists else { unreachable!() };
+    assert!(error.contains("does not keep"), "{error}");
 }
 
 #[tokio::test]
@@ -225,10 +253,7 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
         fake.say(list, say);
         let collectors = start(&fake, &quick());
         // On a slow machine the list before it may be late, too, for a moment.
-        until(&collectors, "a hung list", |seen| {
-            matches!(seen.lists, Reading::Hung { .. }) && seen.sandbox_list_hung == sandboxes
-        })
-        .await;
+        until(&collectors, "a hung list", |seen| is_hung(&seen.lists) && seen.sandbox_list_hung == sandboxes).await;
         others_go_on(&collectors, &fake).await;
         collectors.refresh();
         others_go_on(&collectors, &fake).await;
@@ -248,9 +273,8 @@ async fn a_list_that_hangs_after_a_slow_one_is_seen_too() {
     fake.say("ListContainers", Say::Never);
     let late = lateness();
     let collectors = start(&fake, &quick());
-    let is_hung = |seen: &Observations| matches!(seen.lists, Reading::Hung { .. });
-    until(&collectors, "a slow list of sandboxes", |seen| is_hung(seen) && seen.sandbox_list_hung).await;
-    until(&collectors, "a hung list of containers", |seen| is_hung(seen) && !seen.sandbox_list_hung).await;
+    until(&collectors, "a slow list of sandboxes", |seen| is_hung(&seen.lists) && seen.sandbox_list_hung).await;
+    until(&collectors, "a hung list of containers", |seen| is_hung(&seen.lists) && !seen.sandbox_list_hung).await;
     let held_up = collectors.call_counts().stalled_seconds.get("lists").copied().unwrap_or_default();
     let late = late.borrow().as_secs_f64();
     assert!(held_up < late + 2.0, "the probe was held up for {late} s, and books {held_up} s");
@@ -262,7 +286,7 @@ async fn a_slow_list_is_hung_for_a_while_and_then_an_answer() {
     let answer = Say::message(&k8s_cri::v1::ListContainersResponse::default());
     fake.say("ListContainers", Say::Late(ms(4000), Box::new(answer)));
     let collectors = start(&fake, &quick());
-    until(&collectors, "a hung list", |seen| matches!(seen.lists, Reading::Hung { .. })).await;
+    until(&collectors, "a hung list", |seen| is_hung(&seen.lists)).await;
     until(&collectors, "its answer", |seen| round(seen).is_some()).await;
 }
 
@@ -291,7 +315,7 @@ async fn a_version_call_that_hangs_does_not_hold_up_the_lists() {
     let fake = Fake::start();
     fake.say("Version", Say::Never);
     let collectors = start(&fake, &quick());
-    let seen = until(&collectors, "a hung version call", |seen| matches!(seen.runtime, Reading::Hung { .. })).await;
+    let seen = until(&collectors, "a hung version call", |seen| is_hung(&seen.runtime)).await;
     let first = round(&seen).unwrap_or_default();
     until(&collectors, "more rounds", |seen| round(seen).is_some_and(|round| round >= first + 3)).await;
     assert_eq!(fake.calls("Version"), 1);
@@ -305,10 +329,7 @@ async fn a_runtime_restart_is_seen_and_survived() {
     let collectors = start(&fake, &quick());
     until(&collectors, "a first answer", |seen| seen.lists.value().is_some() && seen.tasks.contains_key("c1")).await;
     fake.stop();
-    let seen = until(&collectors, "the end", |seen| {
-        matches!(seen.runtime, Reading::Failed { .. }) && matches!(seen.lists, Reading::Failed { .. })
-    })
-    .await;
+    let seen = until(&collectors, "the end", |seen| is_failed(&seen.runtime) && is_failed(&seen.lists)).await;
     assert!(seen.tasks.contains_key("c1"), "tasks were forgotten while nobody could look");
     fake.restart();
     until(&collectors, "the new runtime", |seen| {
@@ -323,24 +344,20 @@ async fn a_runtime_restart_is_seen_and_survived() {
 #[tokio::test]
 async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), ..HostPaths::default() };
-    let settings = || CollectorSettings { host: host.clone(), paces: quick(), ..CollectorSettings::default() };
-    let collectors =
-        Collectors::start(CollectorSettings { sockets: named(folder.path().join("none.sock")), ..settings() });
-    until(&collectors, "blindness", |seen| matches!(seen.runtime, Reading::Unavailable { .. })).await;
+    let sockets = named(folder.path().join("none.sock"));
+    let collectors = Collectors::start(CollectorSettings { sockets, ..below(folder.path()) });
+    until(&collectors, "blindness", |seen| is_unavailable(&seen.runtime)).await;
 
     let fake = Fake::start();
     fake.lists(&["s1"], &[]);
     let collectors = start(&fake, &quick());
     until(&collectors, "an answer", |seen| seen.runtime.value().is_some()).await;
     std::fs::remove_file(fake.socket()).unwrap();
-    until(&collectors, "a failure", |seen| matches!(seen.runtime, Reading::Failed { .. })).await;
+    until(&collectors, "a failure", |seen| is_failed(&seen.runtime)).await;
 
-    let collectors = Collectors::start(settings());
-    let seen = until(&collectors, "blindness", |seen| {
-        matches!(seen.runtime, Reading::Unavailable { .. }) && matches!(seen.lists, Reading::Unavailable { .. })
-    })
-    .await;
+    let collectors = Collectors::start(below(folder.path()));
+    let seen =
+        until(&collectors, "blindness", |seen| is_unavailable(&seen.runtime) && is_unavailable(&seen.lists)).await;
     // There is no process table at all at that place.
     assert!(!matches!(seen.processes, Reading::Done { .. }) && !matches!(seen.kubelet, Reading::Done { .. }));
 }
@@ -348,7 +365,7 @@ async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a
 fn orphans(fake: &Fake, containers: &[(&str, &str)]) {
     fake.lists(&["s1"], containers);
     fake.say("ContainerStatus", container_status());
-    fake.say("PodSandboxStatus", Say::Error(Code::NotFound, "not found".to_owned()));
+    fake.say("PodSandboxStatus", error(Code::NotFound, "not found"));
 }
 
 async fn recheck(collectors: &Collectors, id: &str) -> OrphanCheck {
@@ -358,19 +375,14 @@ async fn recheck(collectors: &Collectors, id: &str) -> OrphanCheck {
 
 #[tokio::test]
 async fn an_orphan_is_confirmed_only_by_not_found() {
-    let gone = || Say::Error(Code::NotFound, "gone".to_owned());
+    let gone = || error(Code::NotFound, "gone");
     let cases: [(&str, &str, Say, OrphanCheck); 6] = [
         ("as it is", "x", gone(), OrphanCheck::Confirmed),
         ("the container is gone", "ContainerStatus:c1", gone(), OrphanCheck::Refuted),
         ("the sandbox answers", "PodSandboxStatus:lost", sandbox_status(), OrphanCheck::Refuted),
-        ("an error", "PodSandboxStatus:lost", Say::Error(Code::Unknown, "?".into()), OrphanCheck::NoAnswer),
+        ("an error", "PodSandboxStatus:lost", error(Code::Unknown, "?"), OrphanCheck::NoAnswer),
         ("cut off", "PodSandboxStatus:lost", Say::Broken, OrphanCheck::NoAnswer),
-        (
-            "its own deadline",
-            "ContainerStatus:c1",
-            Say::Error(Code::DeadlineExceeded, "?".into()),
-            OrphanCheck::NoAnswer,
-        ),
+        ("its own deadline", "ContainerStatus:c1", error(Code::DeadlineExceeded, "?"), OrphanCheck::NoAnswer),
     ];
     for (what, method, say, expected) in cases {
         let fake = Fake::start();
@@ -434,9 +446,9 @@ async fn an_unresponsive_task_is_named_and_the_others_answer() {
     fake.say("Get", task(2));
     fake.say("Get:c1", Say::Never);
     fake.say("Get:c2", Say::Late(ms(1300), Box::new(task(0))));
-    fake.say("Get:c3", Say::Error(Code::DeadlineExceeded, "state".to_owned()));
-    fake.say("Get:c4", Say::Error(Code::NotFound, "no task".to_owned()));
-    fake.say("Get:c5", Say::Error(Code::Unavailable, "?".to_owned()));
+    fake.say("Get:c3", error(Code::DeadlineExceeded, "state"));
+    fake.say("Get:c4", error(Code::NotFound, "no task"));
+    fake.say("Get:c5", error(Code::Unavailable, "?"));
     let mut paces = quick();
     paces.tasks.deadline = ms(2000);
     let collectors = start(&fake, &paces);
@@ -444,16 +456,15 @@ async fn an_unresponsive_task_is_named_and_the_others_answer() {
     // An answer that came late while this process could not run is no silence: c2 is then asked again.
     let seen = until(&collectors, "all tasks", |seen| {
         seen.tasks.len() == 6
-            && matches!(seen.tasks["c1"], Reading::Hung { .. })
+            && is_hung(&seen.tasks["c1"])
             && seen.tasks["c2"].value() == Some(&TaskAnswer::NoAnswer)
             && ids[2..].iter().all(|id| is_over(&seen.tasks[*id]))
     })
     .await;
-    let said = |id: &str| seen.tasks[id].value().copied();
-    assert_eq!(said("c3"), Some(TaskAnswer::NoAnswer));
-    assert_eq!(said("c4"), Some(TaskAnswer::NotFound));
-    assert!(matches!(seen.tasks["c5"], Reading::Failed { .. }));
-    assert_eq!(said("c6"), Some(TaskAnswer::Answered));
+    assert_eq!(said(&seen, "c3"), Some(TaskAnswer::NoAnswer));
+    assert_eq!(said(&seen, "c4"), Some(TaskAnswer::NotFound));
+    assert!(is_failed(&seen.tasks["c5"]));
+    assert_eq!(said(&seen, "c6"), Some(TaskAnswer::Answered));
     let calls = fake.calls("Get:c6");
     until(&collectors, "more questions", |_| fake.calls("Get:c6") >= calls + 2).await;
     assert_eq!((fake.calls("Get:c1"), fake.out("Get:c1")), (1, 1));
@@ -468,11 +479,10 @@ async fn what_one_question_for_all_tasks_lacks_is_asked_for_alone() {
     let unknown = Process { status: 0, ..process("c2") };
     fake.say("List", Say::message(&ListTasksResponse { tasks: vec![process("c1"), unknown] }));
     fake.say("Get", task(2));
-    fake.say("Get:c3", Say::Error(Code::DeadlineExceeded, "state".to_owned()));
+    fake.say("Get:c3", error(Code::DeadlineExceeded, "state"));
     let collectors = start(&fake, &quick());
     until(&collectors, "all tasks", |seen| {
-        let said = |id: &str| seen.tasks.get(id).and_then(|reading| reading.value().copied());
-        ids.map(said) == [TaskAnswer::Answered, TaskAnswer::Answered, TaskAnswer::NoAnswer].map(Some)
+        ids.map(|id| said(seen, id)) == [TaskAnswer::Answered, TaskAnswer::Answered, TaskAnswer::NoAnswer].map(Some)
     })
     .await;
     // Those that the answer lacks are asked again and again, and the other one is not.
@@ -489,33 +499,15 @@ async fn a_containerd_that_answers_no_question_accuses_no_task() {
     fake.lists(&["s1"], &ids.map(|id| (id, "s1")));
     fake.say("Get", Say::Never);
     let collectors = start(&fake, &quick());
-    until(&collectors, "all to be asked", |seen| {
-        seen.tasks.len() == 6 && seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. }))
-    })
-    .await;
+    until(&collectors, "all to be asked", |seen| are_all(seen, 6, is_failed)).await;
     tokio::time::sleep(ms(1000)).await;
     let seen = now(&collectors);
-    assert!(seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. })), "{:?}", seen.tasks);
+    assert!(seen.tasks.values().all(is_failed), "{:?}", seen.tasks);
     assert!(ids.iter().all(|id| fake.calls(&format!("Get:{id}")) == 1), "a question was sent twice");
     others_go_on(&collectors, &fake).await;
     // Once the service answers anything, what is still out is out because of its own shim.
-    fake.say("Get", Say::Error(Code::NotFound, "no such container".to_owned()));
-    let hung = until(&collectors, "the control question", |seen| {
-        seen.tasks.values().all(|reading| matches!(reading, Reading::Hung { .. }))
-    })
-    .await;
-    assert_eq!(hung.tasks.len(), 6);
-}
-
-#[tokio::test]
-async fn an_unknown_state_that_comes_at_once_is_no_silence() {
-    let fake = Fake::start();
-    fake.lists(&["s1"], &[("c1", "s1")]);
-    fake.say("Get:c1", task(0));
-    let collectors = start(&fake, &quick());
-    let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|reading| !matches!(reading, Reading::Never));
-    let seen = until(&collectors, "the task", asked).await;
-    assert!(matches!(seen.tasks["c1"], Reading::Failed { .. }), "{:?}", seen.tasks["c1"]);
+    fake.say("Get", error(Code::NotFound, "no such container"));
+    until(&collectors, "the control question", |seen| are_all(seen, 6, is_hung)).await;
 }
 
 #[tokio::test]
@@ -528,6 +520,13 @@ async fn other_runtimes_are_not_asked_about_tasks() {
     let seen = until(&collectors, "some rounds", |seen| round(seen).is_some_and(|round| round >= 4)).await;
     assert!(seen.tasks.is_empty());
     assert_eq!(fake.calls("Get"), 0);
+}
+
+/// Both tasks are asked for and neither answers: that is nothing against them, however long it takes.
+async fn nobody_is_accused(collectors: &Collectors) {
+    until(collectors, "no verdict", |seen| are_all(seen, 2, is_failed)).await;
+    tokio::time::sleep(ms(600)).await;
+    assert!(are_all(&now(collectors), 2, is_failed), "{:?}", now(collectors).tasks);
 }
 
 async fn within<T>(wait: Duration, call: impl Future<Output = T>) -> bool {
@@ -578,12 +577,13 @@ async fn a_health_check_that_answers_where_no_kubelet_is_seen_is_no_missing_kube
     std::fs::write(folder.path().join("proc/uptime"), "1000.00 1.0\n").unwrap();
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let healthz = server.local_addr().unwrap();
-    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), healthz };
-    let collectors = Collectors::start(CollectorSettings { host, paces: quick(), ..CollectorSettings::default() });
+    let mut settings = below(folder.path());
+    settings.host.healthz = healthz;
+    let collectors = Collectors::start(settings);
     let (mut stream, _) = server.accept().await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
     drop((stream, server));
-    until(&collectors, "a failed check", |seen| matches!(seen.kubelet, Reading::Failed { .. })).await;
+    until(&collectors, "a failed check", |seen| is_failed(&seen.kubelet)).await;
     // Then nothing listens there any more.
     until(&collectors, "no kubelet", |seen| seen.kubelet.value().is_some_and(|seen| seen.process.is_none())).await;
 }
@@ -591,16 +591,15 @@ async fn a_health_check_that_answers_where_no_kubelet_is_seen_is_no_missing_kube
 #[tokio::test]
 async fn a_guess_does_not_replace_the_socket_that_an_earlier_probe_has_used() {
     let folder = tempfile::tempdir().unwrap();
-    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc"), ..HostPaths::default() };
     // Another runtime's socket is there, and no kubelet to name the right one.
     std::fs::create_dir_all(folder.path().join("run/containerd")).unwrap();
     std::fs::write(folder.path().join("run/containerd/containerd.sock"), "").unwrap();
     let saved = Endpoint::cri(folder.path().join("run/crio/crio.sock"), NamedBy::Kubelet);
-    let settings = CollectorSettings { host, paces: quick(), ..CollectorSettings::default() };
-    let guessing = Collectors::start(settings.clone());
+    let guessing = Collectors::start(below(folder.path()));
     let guessed = |collectors: &Collectors| collectors.endpoint().map(|endpoint| endpoint.named_by);
     until(&guessing, "a guess", |_| guessed(&guessing) == Some(NamedBy::Nobody)).await;
-    let collectors = Collectors::start(CollectorSettings { saved_endpoint: Some(saved.clone()), ..settings });
+    let collectors =
+        Collectors::start(CollectorSettings { saved_endpoint: Some(saved.clone()), ..below(folder.path()) });
     until(&collectors, "a look", |seen| !matches!(seen.kubelet, Reading::Never)).await;
     assert_eq!(collectors.endpoint(), Some(saved));
 }

@@ -171,87 +171,97 @@ pub(crate) fn socket_path(endpoint: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    /// A node with files in place of sockets.
+    struct Sockets {
+        folder: tempfile::TempDir,
+        host: HostPaths,
+    }
+
+    impl Sockets {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
+            Self { folder, host }
+        }
+
+        fn at(&self, path: &str) -> PathBuf {
+            self.folder.path().join(path)
+        }
+
+        fn touch(&self, path: &str) -> PathBuf {
+            let path = self.at(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path
+        }
+
+        fn find(&self, flags: &Flags, named: Option<&str>, usual: Option<&str>) -> Option<Endpoint> {
+            find(flags, named, usual, &self.host)
+        }
+    }
+
     #[test]
     fn the_flag_wins_then_the_kubelet_then_what_exists() {
-        let folder = tempfile::tempdir().unwrap();
-        let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
-        let none = Flags::default();
-        assert_eq!(find(&none, None, None, &host), None);
+        let (sockets, none) = (Sockets::new(), Flags::default());
+        assert_eq!(sockets.find(&none, None, None), None);
 
-        std::fs::create_dir_all(folder.path().join("run/crio")).unwrap();
-        std::fs::write(folder.path().join("run/crio/crio.sock"), "").unwrap();
-        let found = find(&none, None, None, &host).unwrap();
-        assert_eq!((found.socket, found.named_by), (folder.path().join("run/crio/crio.sock"), NamedBy::Nobody));
+        let crio = sockets.touch("run/crio/crio.sock");
+        assert_eq!(sockets.find(&none, None, None), Some(Endpoint::cri(crio, NamedBy::Nobody)));
 
-        std::fs::create_dir_all(folder.path().join("run/k0s")).unwrap();
-        std::fs::write(folder.path().join("run/k0s/containerd.sock"), "").unwrap();
-        assert_eq!(find(&none, None, None, &host).unwrap().socket, folder.path().join("run/k0s/containerd.sock"));
+        let k0s = sockets.touch("run/k0s/containerd.sock");
+        assert_eq!(sockets.find(&none, None, None).unwrap().socket, k0s);
 
-        let named = find(&none, Some("unix:///var/run/containerd/containerd.sock"), None, &host).unwrap();
-        assert_eq!(named.socket, folder.path().join("run/containerd/containerd.sock"));
-        assert_eq!(named.named_by, NamedBy::Kubelet);
+        let named = sockets.find(&none, Some("unix:///var/run/containerd/containerd.sock"), None).unwrap();
+        assert_eq!(named, Endpoint::cri(sockets.at("run/containerd/containerd.sock"), NamedBy::Kubelet));
 
         // k3s brings a runtime of its own, and another containerd is not that one.
         let usual = "/run/k3s/containerd/containerd.sock";
-        std::fs::create_dir_all(folder.path().join("run/containerd")).unwrap();
-        std::fs::write(folder.path().join("run/containerd/containerd.sock"), "").unwrap();
-        let guess = find(&none, None, Some(usual), &host).unwrap();
-        assert_eq!((guess.socket, guess.named_by), (folder.path().join(&usual[1..]), NamedBy::KubeletKind));
+        sockets.touch("run/containerd/containerd.sock");
+        let guess = sockets.find(&none, None, Some(usual)).unwrap();
+        assert_eq!((&guess.socket, guess.named_by), (&sockets.at(&usual[1..]), NamedBy::KubeletKind));
         assert!(guess.named_by.is_guess());
-        let other = find(&none, Some("/run/k3s/cri-dockerd/cri-dockerd.sock"), Some(usual), &host).unwrap();
+        let other = sockets.find(&none, Some("/run/k3s/cri-dockerd/cri-dockerd.sock"), Some(usual)).unwrap();
         assert_eq!(other.named_by, NamedBy::Kubelet);
 
         let flags = Flags { runtime: Some(PathBuf::from("/x.sock")), docker: Some(PathBuf::from("/d.sock")) };
-        let flag = find(&flags, Some("unix:///y.sock"), None, &host).unwrap();
+        let flag = sockets.find(&flags, Some("unix:///y.sock"), None).unwrap();
         assert_eq!(flag, Endpoint::cri(PathBuf::from("/x.sock"), NamedBy::Flag));
     }
 
     #[test]
     fn docker_itself_is_asked_only_where_nothing_speaks_cri() {
-        let folder = tempfile::tempdir().unwrap();
-        let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
-        let touch = |path: &str| {
-            let path = folder.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, "").unwrap();
-            path
-        };
-        let flags = Flags::default();
-        let socket = touch("run/docker.sock");
-        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
-        let cri = touch("run/cri-dockerd.sock");
-        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::cri(cri, NamedBy::Nobody)));
-        let containerd = touch("run/containerd/containerd.sock");
-        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::cri(containerd, NamedBy::Nobody)));
+        let (node, flags) = (Sockets::new(), Flags::default());
+        let socket = node.touch("run/docker.sock");
+        assert_eq!(node.find(&flags, None, None), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
+        let cri = node.touch("run/cri-dockerd.sock");
+        assert_eq!(node.find(&flags, None, None), Some(Endpoint::cri(cri, NamedBy::Nobody)));
+        let containerd = node.touch("run/containerd/containerd.sock");
+        assert_eq!(node.find(&flags, None, None), Some(Endpoint::cri(containerd, NamedBy::Nobody)));
         // This kubelet contains the part for Docker: the containerd is Docker's own.
-        touch("run/dockershim.sock");
-        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
-        let named = find(&flags, Some("unix:///var/run/dockershim.sock"), None, &host);
+        node.touch("run/dockershim.sock");
+        assert_eq!(node.find(&flags, None, None), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
+        let named = node.find(&flags, Some("unix:///var/run/dockershim.sock"), None);
         assert_eq!(named, Some(Endpoint::docker(socket, NamedBy::Kubelet)));
         let flags = Flags { docker: Some(PathBuf::from("/d.sock")), ..flags };
-        assert_eq!(find(&flags, None, None, &host), Some(Endpoint::docker(PathBuf::from("/d.sock"), NamedBy::Flag)));
-        assert_eq!(find(&flags, Some("/run/crio/crio.sock"), None, &host).unwrap().api, Api::Cri);
+        assert_eq!(node.find(&flags, None, None), Some(Endpoint::docker(PathBuf::from("/d.sock"), NamedBy::Flag)));
+        assert_eq!(node.find(&flags, Some("/run/crio/crio.sock"), None).unwrap().api, Api::Cri);
     }
 
     #[test]
     fn a_containerd_at_the_place_of_dockershim_is_spoken_to_as_such() {
-        let folder = tempfile::tempdir().unwrap();
-        let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
-        let run = folder.path().join("run");
-        std::fs::create_dir_all(run.join("containerd")).unwrap();
-        let named = || find(&Flags::default(), Some("unix:///run/dockershim.sock"), None, &host).unwrap();
+        let node = Sockets::new();
+        let named = || node.find(&Flags::default(), Some("unix:///run/dockershim.sock"), None).unwrap();
         // containerd itself listens there, and the node has no Docker.
-        std::fs::write(run.join("dockershim.sock"), "").unwrap();
-        assert_eq!(named(), Endpoint::cri(run.join("dockershim.sock"), NamedBy::Kubelet));
+        let place = node.touch("run/dockershim.sock");
+        assert_eq!(named(), Endpoint::cri(place.clone(), NamedBy::Kubelet));
         // The path is a link to containerd's socket, and people use a Docker on the node.
-        std::fs::remove_file(run.join("dockershim.sock")).unwrap();
-        for file in ["containerd/containerd.sock", "docker.sock"] {
-            std::fs::write(run.join(file), "").unwrap();
-        }
-        std::os::unix::fs::symlink(run.join("containerd/containerd.sock"), run.join("dockershim.sock")).unwrap();
+        std::fs::remove_file(&place).unwrap();
+        node.touch("run/docker.sock");
+        let containerd = node.touch("run/containerd/containerd.sock");
+        std::os::unix::fs::symlink(&containerd, place).unwrap();
         assert_eq!(named().api, Api::Cri);
-        let guess = find(&Flags::default(), None, None, &host);
-        assert_eq!(guess, Some(Endpoint::cri(run.join("containerd/containerd.sock"), NamedBy::Nobody)));
+        let guess = node.find(&Flags::default(), None, None);
+        assert_eq!(guess, Some(Endpoint::cri(containerd, NamedBy::Nobody)));
     }
 
     #[test]

@@ -25,15 +25,11 @@ use tonic::Code;
 /// What the fake does with one call.
 #[derive(Clone, Debug)]
 pub(crate) enum Say {
-    /// Answers.
     Answer(Vec<u8>),
-    /// Answers with an error.
     Error(Code, String),
-    /// Answers after a while.
     Late(Duration, Box<Self>),
     /// Gives these one after the other, and then starts again with the first.
     InTurn(Vec<Self>),
-    /// Never answers.
     Never,
     /// Begins an answer and never ends it.
     Endless,
@@ -143,12 +139,10 @@ impl Fake {
         self.say("ListContainers", Say::message(&v1::ListContainersResponse { containers }));
     }
 
-    /// How often this was called.
     pub(crate) fn calls(&self, what: &str) -> usize {
         self.state.calls.lock().unwrap().get(what).copied().unwrap_or(0)
     }
 
-    /// How many calls of this are without an answer now.
     pub(crate) fn out(&self, what: &str) -> usize {
         self.state.out.lock().unwrap().get(what).map_or(0, |out| out.load(Ordering::SeqCst))
     }

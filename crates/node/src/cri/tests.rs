@@ -108,6 +108,20 @@ async fn a_dead_or_missing_socket_is_unreachable() {
     assert!(matches!(&refused, CriError::Unreachable(text) if text.contains("refused")), "{refused:?}");
 }
 
+/// Reported as `RuntimeUnreachable` by a probe that had too many files open.
+#[test]
+fn what_this_process_lacks_says_nothing_about_the_runtime() {
+    use rustix::io::Errno;
+    for errno in [Errno::CONNREFUSED, Errno::CONNRESET, Errno::NOTCONN, Errno::AGAIN] {
+        let error = refused(Path::new("/run/x.sock"), &errno.into());
+        assert!(matches!(error, CriError::Unreachable(_)) && error.is_silence(), "{error:?}");
+    }
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS] {
+        let error = refused(Path::new("/run/x.sock"), &errno.into());
+        assert!(matches!(error, CriError::Unavailable(_)) && !error.is_silence(), "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_socket_that_nobody_serves_ends_at_the_deadline() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,6 @@ pub(crate) enum Say {
     Error(u16, String),
     /// Answers with this status and text.
     Text(u16, String),
-    /// Never answers.
     Never,
     /// Begins an answer and never ends it.
     Endless,
@@ -108,12 +107,10 @@ impl Fake {
         }
     }
 
-    /// How often this was called.
     pub(crate) fn calls(&self, what: &str) -> usize {
         self.state.calls.lock().unwrap().get(what).copied().unwrap_or(0)
     }
 
-    /// How many callers of this wait for their answer.
     pub(crate) fn out(&self, what: &str) -> usize {
         self.state.out.lock().unwrap().get(what).copied().unwrap_or(0)
     }

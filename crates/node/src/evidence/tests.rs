@@ -1,10 +1,11 @@
 //! Bundles of made-up and real processes, of hangs, and of folders that take nothing.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::proc::fake::{self, Running};
+use crate::waiting::wait_until;
 use nrh_api::evidence::LARGEST;
 use nrh_api::health::{CollectorState, CollectorStatus, ProbeStatus};
 use nrh_api::local::MAX_BUNDLES;
@@ -67,12 +68,8 @@ impl Host {
     }
 }
 
-fn stat(pid: i32, state: char) -> String {
-    let mut line = format!("{pid} (containerd-shim) {state} 1");
-    for field in 5..=52 {
-        write!(line, " {}", if field == 22 { TICKS } else { 0 }).unwrap();
-    }
-    line
+fn stat(pid: i32, state: char) -> Vec<u8> {
+    fake::stat(pid, b"containerd-shim", state, 1, TICKS)
 }
 
 /// A confirmed fault with this process as its target.
@@ -317,24 +314,17 @@ fn a_runtime_without_a_handler_is_not_to_be_signalled() {
 
 #[tokio::test]
 async fn a_real_process_is_told_of_as_far_as_the_kernel_allows() {
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    let pid = i32::try_from(child.id()).unwrap();
-    let stat = || proc::Handle::open(Path::new(proc::PROC), pid).unwrap().stat().unwrap();
+    let child = Running::start(std::process::Command::new("sleep").arg("60"));
+    let stat = || child.handle().stat().unwrap();
     // One that runs just now has no stack to be told.
-    let began = std::time::Instant::now();
-    while stat().state != 'S' || stat().command != "sleep" {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", stat());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let stat = stat();
+    wait_until("its sleep", || stat().state == 'S' && stat().command == "sleep");
     let host = Host::new();
     let settings = EvidenceSettings { proc: PathBuf::from(proc::PROC), ..host.settings() };
     let mut evidence = Evidence::start(settings);
-    let mut one = confirmed(FaultType::HungContainer, pid);
-    one.target.process.as_mut().unwrap().start_ticks = stat.start_ticks;
+    let mut one = confirmed(FaultType::HungContainer, child.pid());
+    one.target.process.as_mut().unwrap().start_ticks = stat().start_ticks;
     let name = noted(&mut evidence, &one).await.unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     let process = host.bundle(&name).processes.remove(0);
     assert_eq!(process.note, "", "{process:?}");
     assert!(process.limits.lines.iter().any(|line| line.starts_with("Max open files")), "{process:?}");

@@ -9,9 +9,9 @@ use rustix::fs::Dir;
 
 use super::bounded::whole_lines;
 use super::handle::{Handle, MAX_STATUS};
-use super::is_gone;
 use super::stat;
-use nrh_core::observation::Usage;
+use super::{is_dead, is_gone};
+use nrh_core::observation::{Usage, is_unresponsive_state};
 
 /// Maximum number of threads that are checked. Daemons have some dozens.
 const MAX_THREADS: usize = 512;
@@ -69,6 +69,12 @@ impl Handle {
             }
         }
         Ok(threads)
+    }
+
+    /// The living thread that is worst off: one that waits uninterruptibly, then one that is stopped. `None`: none lives.
+    pub(super) fn worst_thread(&self) -> io::Result<Option<Thread>> {
+        let living = self.threads()?.into_iter().filter(|thread| !is_dead(thread.state));
+        Ok(living.min_by_key(|thread| (thread.state != 'D', !is_unresponsive_state(thread.state))))
     }
 
     /// Its open files and their limit. They are counted only where they may be near the limit.

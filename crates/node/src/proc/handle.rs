@@ -1,5 +1,6 @@
 //! One process, bound to its lifetime: its `/proc` directory is opened once, and everything is read through it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,6 +36,8 @@ const MAX_FDINFO: usize = 16 << 10;
 pub struct Handle {
     pid: i32,
     dir: OwnedFd,
+    /// The thread that is read, where the first one had ended before: that one has no memory, files or namespaces any more.
+    thread: Option<i32>,
 }
 
 /// A file whose lock a process holds.
@@ -52,7 +55,11 @@ impl Handle {
     /// Binds to the process that has this pid now.
     pub fn open(root: &Path, pid: i32) -> io::Result<Self> {
         let dir = rustix::fs::open(root.join(pid.to_string()), rooted::FOLDER, Mode::empty())?;
-        Ok(Self { pid, dir })
+        let mut handle = Self { pid, dir, thread: None };
+        if handle.line().is_ok_and(|stat| stat.lacks_first_thread()) {
+            handle.thread = handle.worst_thread().ok().flatten().map(|thread| thread.id);
+        }
+        Ok(handle)
     }
 
     /// Its process id.
@@ -60,8 +67,26 @@ impl Handle {
         self.pid
     }
 
-    /// Its `stat` line, now.
+    /// The thread that is read: the first one, unless that one has ended before the others.
+    pub fn thread(&self) -> i32 {
+        self.thread.unwrap_or(self.pid)
+    }
+
+    /// Its `stat` line, now. If its first thread has ended, the state is that of the worst other one.
+    ///
+    /// # Errors
+    /// Also where the first thread has ended and too many others would have to be read.
     pub fn stat(&self) -> io::Result<Stat> {
+        let stat = self.line()?;
+        if !stat.lacks_first_thread() {
+            return Ok(stat);
+        }
+        // What only a tracer still waits for has ended too.
+        let worst = self.worst_thread()?;
+        Ok(worst.map_or(Stat { threads: 1, ..stat.clone() }, |thread| Stat { state: thread.state, ..stat }))
+    }
+
+    fn line(&self) -> io::Result<Stat> {
         stat::from_file(&mut self.file("stat")?, self.pid)
     }
 
@@ -143,17 +168,25 @@ impl Handle {
 
     /// The root folder of the process, as it sees it.
     pub fn root(&self) -> io::Result<OwnedFd> {
-        Ok(rustix::fs::openat(&self.dir, "root", rooted::FOLDER, Mode::empty())?)
+        Ok(rustix::fs::openat(&self.dir, &*self.place("root"), rooted::FOLDER, Mode::empty())?)
+    }
+
+    /// Where a file of it is. `stat` and the folder of its threads are those of the whole process.
+    fn place<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match self.thread {
+            Some(thread) if name != "stat" && !name.starts_with("task") => Cow::Owned(format!("task/{thread}/{name}")),
+            _ => Cow::Borrowed(name),
+        }
     }
 
     /// The folder of its open files, or of its threads.
     pub(super) fn folder(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
+        Ok(rustix::fs::openat(&self.dir, &*self.place(name), flags, Mode::empty())?)
     }
 
     pub(super) fn file(&self, name: &str) -> io::Result<File> {
-        let fd = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = rustix::fs::openat(&self.dir, &*self.place(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(File::from(fd))
     }
 
@@ -167,7 +200,7 @@ impl Handle {
     }
 
     pub(super) fn link(&self, name: &str) -> io::Result<String> {
-        let target = rustix::fs::readlinkat(&self.dir, name, Vec::new())?;
+        let target = rustix::fs::readlinkat(&self.dir, &*self.place(name), Vec::new())?;
         let target = std::ffi::OsString::from_vec(target.into_bytes());
         Ok(target.to_string_lossy().into_owned())
     }

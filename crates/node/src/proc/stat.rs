@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::is_dead;
 use nrh_core::text::bounded;
 
 /// Longest `stat` line: 52 numbers of at most 20 digits and a name of at most 64 bytes fit well.
@@ -24,6 +25,13 @@ pub struct Stat {
     pub state: char,
     /// Command name, control characters replaced.
     pub command: String,
+}
+
+impl Stat {
+    /// Whether the first thread has ended before others. Then the state says nothing about those.
+    pub(super) const fn lacks_first_thread(&self) -> bool {
+        is_dead(self.state) && self.threads > 1
+    }
 }
 
 pub(super) fn read(root: &Path, pid: i32) -> io::Result<Stat> {

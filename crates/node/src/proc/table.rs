@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::place::ProcessNamespaces;
-use super::{Handle, RawProcess, is_dead, is_gone, processor_time, stat};
+use super::{Handle, RawProcess, is_gone, processor_time, stat};
 
 /// How much of a process table is read and kept.
 #[derive(Clone, Copy, Debug)]
@@ -190,9 +190,7 @@ impl Reader<'_> {
 
 impl Children {
     const fn add(&mut self, child: &RawProcess) {
-        // A process whose first thread has ended (Z) may work on in its other ones.
-        let is_over = is_dead(child.state) && child.threads <= 1;
-        let count = if is_over { &mut self.zombie } else { &mut self.living };
+        let count = if child.is_dead() { &mut self.zombie } else { &mut self.living };
         *count = count.saturating_add(1);
     }
 }

@@ -3,30 +3,17 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::fake::{Running, copy};
 use super::role::{Proof, Prover};
 use super::table::Bounds;
 use super::*;
 use crate::waiting::wait_until;
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn root() -> PathBuf {
     PathBuf::from(PROC)
-}
-
-fn pid_of(child: &Child) -> i32 {
-    i32::try_from(child.id()).unwrap()
 }
 
 /// Whether a process has so many arguments: before its program has begun it has none, or its parent's.
@@ -36,8 +23,8 @@ fn has_args(pid: i32, number: usize) -> bool {
 
 #[test]
 fn the_table_knows_children_and_their_ends() {
-    let mut child = Running(Command::new("sh").args(["-c", "sleep 60 & sleep 0 & exec sleep 60"]).spawn().unwrap());
-    let pid = pid_of(&child.0);
+    let child = Running::start(Command::new("sh").args(["-c", "sleep 60 & sleep 0 & exec sleep 60"]));
+    let pid = child.pid();
     wait_until("one living child and one zombie", || {
         let table = table(&root()).unwrap();
         find(&table, pid).is_some_and(|shell| shell.living_children == 1 && shell.zombie_children == 1)
@@ -47,11 +34,6 @@ fn the_table_knows_children_and_their_ends() {
     assert_eq!(find(&table, pid).unwrap().parent, me);
     let grandchild = table.iter().find(|process| process.parent == pid && !process.is_dead()).unwrap();
     assert!(ancestors(&table, grandchild, 8).any(|parent| parent.pid == me));
-    let _ = rustix::process::kill_process(
-        rustix::process::Pid::from_raw(grandchild.pid).unwrap(),
-        rustix::process::Signal::KILL,
-    );
-    child.0.kill().unwrap();
 }
 
 /// Processes in PID and mount namespaces of their own, as a pod has them.
@@ -67,7 +49,7 @@ fn hundreds_of_processes_of_a_pod_are_counted_and_hide_none_of_the_nodes_own() {
     copy("/bin/sleep", &sleeper);
     let script = "i=0; while [ $i -lt 300 ]; do $0 600 & i=$((i + 1)); done; wait";
     let unshare = ["--pid", "--fork", "--kill-child", "--mount", "sh", "-c", script, sleeper.to_str().unwrap()];
-    let flood = Running(Command::new("unshare").args(unshare).spawn().unwrap());
+    let flood = Running::start(Command::new("unshare").args(unshare));
     let read = || Table::read(&root(), [], Bounds { kept: 1, ..Bounds::USUAL }).unwrap();
     wait_until("300 processes", || read().left_out >= 300);
     let part = read();
@@ -75,27 +57,27 @@ fn hundreds_of_processes_of_a_pod_are_counted_and_hide_none_of_the_nodes_own() {
     let me = i32::try_from(std::process::id()).unwrap();
     assert!(find(&part.processes, me).is_some());
     // Its shell is left out, and counted as a child.
-    assert_eq!(find(&part.processes, pid_of(&flood.0)).map(|process| process.living_children), Some(1));
+    assert_eq!(find(&part.processes, flood.pid()).map(|process| process.living_children), Some(1));
     assert_eq!(part.processes.iter().filter(|process| process.command == "of-the-pod").count(), 0);
 }
 
 #[test]
 fn a_handle_never_tells_about_a_successor() {
-    let mut child = Running(Command::new("sleep").arg("60").spawn().unwrap());
-    let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
+    let mut child = Running::start(Command::new("sleep").arg("60"));
+    let handle = child.handle();
     wait_until("exec", || handle.stat().unwrap().command == "sleep");
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     for error in [handle.stat().unwrap_err(), handle.args().unwrap_err(), handle.exe().unwrap_err()] {
         assert!(is_gone(&error), "{error}");
     }
-    assert!(is_gone(&Handle::open(&root(), pid_of(&child.0)).unwrap_err()));
+    assert!(is_gone(&Handle::open(&root(), child.pid()).unwrap_err()));
 }
 
 #[test]
 fn details_of_a_real_process() {
-    let child = Running(Command::new("sleep").arg("60").env("CNI_COMMAND", "ADD").spawn().unwrap());
-    let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
+    let child = Running::start(Command::new("sleep").arg("60").env("CNI_COMMAND", "ADD"));
+    let handle = child.handle();
     wait_until("exec", || handle.args().is_ok_and(|args| args == ["sleep", "60"]));
     assert_eq!(handle.exe().unwrap().file_name().unwrap(), "sleep");
     assert_eq!(handle.environ(["CNI_COMMAND", "NOT_THERE"]).unwrap(), [Some("ADD".to_owned()), None]);
@@ -107,8 +89,8 @@ fn details_of_a_real_process() {
 
 #[test]
 fn an_argument_list_that_is_too_long_is_an_error() {
-    let child = Running(Command::new("sleep").arg("60").arg0("a".repeat(70_000)).spawn().unwrap());
-    let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
+    let child = Running::start(Command::new("sleep").arg("60").arg0("a".repeat(70_000)));
+    let handle = child.handle();
     wait_until("exec", || handle.args().is_err());
 }
 
@@ -117,8 +99,8 @@ fn a_lock_is_found_although_its_taker_has_ended() {
     let folder = tempfile::tempdir().unwrap();
     let lock = folder.path().join("ipam.lock");
     let script = format!("exec 9>{0}; flock 9; exec sleep 60", lock.display());
-    let holder = Running(Command::new("sh").arg("-c").arg(&script).spawn().unwrap());
-    let handle = Handle::open(&root(), pid_of(&holder.0)).unwrap();
+    let holder = Running::start(Command::new("sh").arg("-c").arg(&script));
+    let handle = holder.handle();
     let path = lock.display().to_string();
     // The program that runs the tests may hold a lock, which all its processes inherit.
     let held = || handle.locked_files().unwrap().into_iter().filter(|file| file.path == path).collect::<Vec<_>>();
@@ -128,8 +110,8 @@ fn a_lock_is_found_although_its_taker_has_ended() {
     assert_eq!(held.len(), 1);
     assert_eq!(held[0].kind, LockKind::Flock);
 
-    let waiter = Running(Command::new("flock").arg(&lock).arg("true").spawn().unwrap());
-    let pid = pid_of(&waiter.0);
+    let waiter = Running::start(Command::new("flock").arg(&lock).arg("true"));
+    let pid = waiter.pid();
     wait_until("the waiter", || {
         let locks = locks(&root(), |lock| lock.file == held[0].file).unwrap().locks;
         locks.iter().any(|lock| lock.waiters.contains(&pid))
@@ -138,38 +120,24 @@ fn a_lock_is_found_although_its_taker_has_ended() {
     assert!(wchan.as_deref().is_none_or(waits_for_lock), "{wchan:?}");
 }
 
-/// Copies a program by a process of its own: a file that this process has open for writing while another test
-/// forks could not be executed for a moment (ETXTBSY).
-fn copy(from: &str, to: &Path) {
-    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
-}
-
 /// A stand-in runtime: a shell under the name of containerd that starts `line` and stays.
 fn runtime(folder: &std::path::Path, name: &str, line: &str) -> Running {
     let daemon = folder.join(name).join("containerd");
-    std::fs::create_dir(folder.join(name)).unwrap();
     copy("/bin/sh", &daemon);
     started(&daemon, line)
 }
 
 /// Starts a shell of any name, which starts `line` and stays.
 fn started(shell: &Path, line: &str) -> Running {
-    let mut child = Command::new(shell).stdin(Stdio::piped()).spawn().unwrap();
-    writeln!(child.stdin.as_mut().unwrap(), "{line} &\nwait").unwrap();
-    Running(child)
+    let mut child = Running::start(Command::new(shell).stdin(Stdio::piped()));
+    writeln!(child.0.stdin.as_mut().unwrap(), "{line} &\nwait").unwrap();
+    child
 }
 
 fn proofs_below(parent: i32, prover: &Prover) -> Vec<Proof> {
     let table = table(&root()).unwrap();
     let below = table.iter().filter(|process| process.parent == parent);
     below.filter_map(|process| prover.prove(&table, process).ok().flatten()).collect()
-}
-
-fn end_children(parent: i32) {
-    for process in table(&root()).unwrap().iter().filter(|process| process.parent == parent) {
-        let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
 }
 
 #[test]
@@ -187,7 +155,7 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
     let with = runtime(folder.path(), "with", &line("CNI_COMMAND=ADD CNI_CONTAINERID=abc"));
     // Before its program has begun, a child is what its parent is.
     let is_plugin = |proof: &Proof| matches!(proof, Proof::NetworkPlugin { .. });
-    wait_until("the plugin", || proofs_below(pid_of(&with.0), &prover).iter().any(is_plugin));
+    wait_until("the plugin", || proofs_below(with.pid(), &prover).iter().any(is_plugin));
     let expected = Proof::NetworkPlugin {
         plugin: "ptp".to_owned(),
         command: Some("ADD".to_owned()),
@@ -195,15 +163,14 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
         pod_uid: None,
         pod_name: None,
     };
-    assert_eq!(proofs_below(pid_of(&with.0), &prover), std::slice::from_ref(&expected));
+    assert_eq!(proofs_below(with.pid(), &prover), std::slice::from_ref(&expected));
     let elsewhere = Prover::new(&root()).with_cni_folders(Vec::new());
     let Proof::NetworkPlugin { command, sandbox_id, pod_uid, pod_name, .. } = expected else { unreachable!() };
     let by_environment = Proof::NetworkPlugin { plugin: "sh".to_owned(), command, sandbox_id, pod_uid, pod_name };
-    assert_eq!(proofs_below(pid_of(&with.0), &elsewhere), [by_environment], "its folder is not on the list");
-    end_children(pid_of(&with.0));
+    assert_eq!(proofs_below(with.pid(), &elsewhere), [by_environment], "its folder is not on the list");
 
     let without = runtime(folder.path(), "without", &line("X=1"));
-    let pid = pid_of(&without.0);
+    let pid = without.pid();
     wait_until("the script", || {
         let table = table(&root()).unwrap();
         table.iter().any(|process| process.parent == pid && process.command == "sh" && has_args(process.pid, 3))
@@ -211,7 +178,6 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
     for prover in [&prover, &elsewhere] {
         assert_eq!(proofs_below(pid, prover), [], "a script without CNI_COMMAND was taken for a plugin");
     }
-    end_children(pid);
 }
 
 #[test]
@@ -226,14 +192,12 @@ fn the_containerd_inside_k3s_is_known_by_its_name_and_nothing_else_is() {
         std::os::unix::fs::symlink(&executable, &link).unwrap();
         let child = started(&link, "sleep 60");
         let name = link.file_name().unwrap().to_str().unwrap().to_owned();
-        wait_until("the program", || table(&root()).unwrap().iter().any(|p| p.parent == pid_of(&child.0)));
+        wait_until("the program", || table(&root()).unwrap().iter().any(|p| p.parent == child.pid()));
         let table = table(&root()).unwrap();
-        let process = find(&table, pid_of(&child.0)).unwrap();
+        let process = find(&table, child.pid()).unwrap();
         assert_eq!(process.command, name);
         let handle = Handle::open(&root(), process.pid).unwrap();
-        let proof = Prover::new(&root()).prove_handle(&table, process, &handle).unwrap();
-        end_children(pid_of(&child.0));
-        proof
+        Prover::new(&root()).prove_handle(&table, process, &handle).unwrap()
     };
     assert_eq!(of("k3s", "containerd"), Some(Proof::Runtime { name: "containerd".to_owned() }));
     for other in ["k3s-agent", "runc", "kubelet", "containerd-shim"] {
@@ -247,11 +211,11 @@ fn a_plugin_that_no_runtime_called_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = folder.path().join("ptp");
     copy("/bin/sleep", &plugin);
-    let child = Running(Command::new(&plugin).arg("60").env("CNI_COMMAND", "ADD").spawn().unwrap());
-    wait_until("exec", || has_args(pid_of(&child.0), 2));
+    let child = Running::start(Command::new(&plugin).arg("60").env("CNI_COMMAND", "ADD"));
+    wait_until("exec", || has_args(child.pid(), 2));
     let prover = Prover::new(&root()).with_cni_folders(vec![folder.path().to_owned()]);
     let table = table(&root()).unwrap();
-    let process = find(&table, pid_of(&child.0)).unwrap();
+    let process = find(&table, child.pid()).unwrap();
     let handle = Handle::open(&root(), process.pid).unwrap();
     assert_eq!(prover.prove_handle(&table, process, &handle).unwrap(), None);
 }
@@ -263,10 +227,10 @@ fn a_name_alone_proves_no_role() {
     std::fs::write(&liar, "#!/bin/sh\nread -r line\n").unwrap();
     let mut command = Command::new("/bin/sh");
     command.arg(&liar).args(["-namespace", "k8s.io", "-id", "abc"]).arg0("containerd-shim-runc-v2");
-    let child = Running(command.stdin(Stdio::piped()).spawn().unwrap());
-    wait_until("exec", || has_args(pid_of(&child.0), 6));
+    let child = Running::start(command.stdin(Stdio::piped()));
+    wait_until("exec", || has_args(child.pid(), 6));
     let table = table(&root()).unwrap();
-    let process = find(&table, pid_of(&child.0)).unwrap();
+    let process = find(&table, child.pid()).unwrap();
     let handle = Handle::open(&root(), process.pid).unwrap();
     assert_eq!(Prover::new(&root()).prove_handle(&table, process, &handle).unwrap(), None);
 }

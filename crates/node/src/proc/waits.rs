@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+#[cfg(doc)]
+use super::AwakeClock;
+
 /// A process or thread: its id and its start.
 type Id = (i32, u64);
 
@@ -22,7 +25,7 @@ struct Wait {
 }
 
 impl Waits {
-    /// Records a wait at this time since boot, with this count. Returns how long the wait has been seen. `slack` is the maximum
+    /// Records a wait at this time of an [`AwakeClock`], with this count. Returns how long the wait has been seen. `slack` is the maximum
     /// difference between a count and that at the beginning.
     pub fn saw(&mut self, id: Id, count: u64, slack: u64, now: Duration) -> Duration {
         let same = self.last.get(&id).filter(|wait| wait.count.abs_diff(count) <= slack);

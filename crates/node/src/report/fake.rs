@@ -40,7 +40,6 @@ pub(super) enum Mood {
     Expired,
 }
 
-/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Write,
@@ -63,7 +62,6 @@ pub(super) struct Server {
     pub bookmarks: bool,
     /// Whether the current watches send nothing more, not even their end.
     is_hung: bool,
-    /// The node's command; null = there is none.
     command: Value,
     version: u64,
     /// The changes of the command, by version.
@@ -97,7 +95,6 @@ impl Api {
         log.iter().filter(|(_, kind, _)| *kind == Kind::Write).map(|(at, _, body)| (*at, body.clone())).collect()
     }
 
-    /// Returns when such requests arrived.
     pub(super) fn times(&self, what: Kind) -> Vec<u64> {
         self.server().log.iter().filter(|(_, kind, _)| *kind == what).map(|(at, ..)| *at).collect()
     }
@@ -106,7 +103,6 @@ impl Api {
         self.server().log.clear();
     }
 
-    /// Sets the node's command; null deletes it.
     pub(super) fn command(&self, spec: &Value) {
         let mut server = self.server();
         server.version += 1;
@@ -127,7 +123,6 @@ impl Api {
         server.tell(&event);
     }
 
-    /// Breaks the current watches.
     pub(super) fn cut(&self) {
         for watcher in self.server().watchers.drain(..) {
             let _ = watcher.unbounded_send(Err(io::Error::other("connection reset by peer")));
@@ -283,7 +278,6 @@ pub(super) struct Bench {
     pub feedback: watch::Receiver<Feedback>,
     pub command: watch::Receiver<Command>,
     pub delivered: watch::Receiver<Delivery>,
-    /// Number of clients that were created.
     pub clients: Arc<Mutex<u32>>,
     pub suspected: Option<Instant>,
 }

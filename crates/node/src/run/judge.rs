@@ -16,7 +16,7 @@ use nrh_core::condition::of_probe;
 use nrh_core::diagnose::diagnose;
 use nrh_core::fault::{Fault, FaultState, FaultType, SubjectKind};
 use nrh_core::finding::Findings;
-use nrh_core::observation::{ContainerState, Observations};
+use nrh_core::observation::{ContainerState, Observations, ProcessRole, ProcessSeen, RuntimeKind};
 use nrh_core::restart_safety::{RestartSafety, restart_safety};
 use nrh_core::thresholds::Thresholds;
 use nrh_core::tracker::{Tracked, Tracker};
@@ -163,7 +163,20 @@ impl Evaluator {
             })
         });
         self.kubelet.started_at = self.process.map(|process| process.began);
-        self.kubelet.creates_pods = self.process.map(|process| process.creates_pods);
+        let is_known = |process: &KubeletProcess| process.creates_pods || shows_new_pods(seen);
+        self.kubelet.creates_pods = self.process.filter(is_known).map(|process| process.creates_pods);
+    }
+}
+
+/// Whether these observations would show a pod that is created.
+fn shows_new_pods(seen: &Observations) -> bool {
+    let (Some(table), Some(_)) = (seen.processes.value(), seen.lists.value()) else { return false };
+    let is_conmon = |process: &ProcessSeen| matches!(process.role, ProcessRole::Monitor { pod: Some(_), .. });
+    match seen.kind {
+        RuntimeKind::Containerd | RuntimeKind::Docker => true,
+        // CRI-O can run other programs beside its containers.
+        RuntimeKind::CriO => table.processes.iter().any(is_conmon),
+        RuntimeKind::Unknown | RuntimeKind::Other => false,
     }
 }
 
@@ -205,19 +218,28 @@ fn suspects(faults: &[Fault], seen: &Observations, findings: &Findings) -> Vec<S
 mod tests {
     use super::*;
     use nrh_api::{ConditionType, condition::status_of};
-    use nrh_core::examples::{Node, SANDBOX};
+    use nrh_core::examples::{Node, SANDBOX, SIDECAR, WORK, plugin, pod, process};
     use nrh_core::snapshot::TriState;
 
-    fn at(node: &mut Node, second: u64) -> Observations {
+    fn new() -> Evaluator {
+        Evaluator::new(Thresholds::default(), Saved::default())
+    }
+
+    /// What is judged of the node this many seconds after its boot, and at that moment.
+    fn pass_at(judge: &mut Evaluator, node: &mut Node, second: u64, wall: Timestamp) -> Evaluation {
         node.now = Duration::from_secs(second);
-        node.clone()
+        judge.judge(&node.clone(), &About::default(), wall, Instant::now())
+    }
+
+    fn pass(judge: &mut Evaluator, node: &mut Node, second: u64) -> Evaluation {
+        pass_at(judge, node, second, Timestamp::UNIX_EPOCH)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_healthy_node_makes_a_whole_report() {
-        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
+        let mut judge = new();
         let wall = Timestamp::from_second(1_700_000_000).unwrap();
-        let judged = judge.judge(&at(&mut Node::healthy(), 1000), &About::default(), wall, Instant::now());
+        let judged = pass_at(&mut judge, &mut Node::healthy(), 1000, wall);
         let status = judged.status;
         assert!(!judged.urgent && judged.suspects.is_empty() && status.faults.is_empty());
         assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
@@ -227,83 +249,74 @@ mod tests {
         assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), TriState::True);
         let collectors = status.probe.unwrap().collectors;
         assert_eq!(collectors.len(), 10);
-        assert!(
-            collectors.iter().all(|collector| collector.state == nrh_api::health::CollectorState::Ok),
-            "{collectors:?}"
-        );
+        let is_ok = |one: &nrh_api::health::CollectorStatus| one.state == nrh_api::health::CollectorState::Ok;
+        assert!(collectors.iter().all(is_ok), "{collectors:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_suspicion_is_noted_once_and_its_tasks_are_wanted() {
-        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
-        let mut node = Node::healthy();
+        let (mut judge, mut node) = (new(), Node::healthy());
         node.freeze(SANDBOX);
         let first = Instant::now();
-        let judged = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, first);
+        let judged = pass(&mut judge, &mut node, 1000);
         assert!(judged.urgent && judged.suspects.contains(&"aaaa1".to_owned()));
         tokio::time::advance(Duration::from_secs(20)).await;
-        judge.judge(&at(&mut node, 1020), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        pass(&mut judge, &mut node, 1020);
         assert_eq!(judge.suspected, Some(first));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_confirmation_is_counted_once_and_not_again_by_the_next_probe() {
-        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
-        let mut node = Node::healthy();
+        let (mut judge, mut node) = (new(), Node::healthy());
         node.freeze(SANDBOX);
         for second in (1000..1200).step_by(10) {
-            judge.judge(&at(&mut node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+            pass(&mut judge, &mut node, second);
         }
         assert_eq!(judge.confirmations, [(FaultType::HungContainer, 1)].into());
         let saved = Saved { tracker: judge.tracker.clone(), ..Saved::default() };
         let mut next = Evaluator::new(Thresholds::default(), saved);
-        let judged = next.judge(&at(&mut node, 1210), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        let judged = pass(&mut next, &mut node, 1210);
         assert_eq!((judged.status.faults[0].state, next.confirmations.len()), (FaultState::Confirmed, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_the_node_itself_lacks_makes_no_collector_check_more_often() {
         use nrh_core::observation::Reading;
-        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
-        let mut node = Node::healthy();
+        let (mut judge, mut node) = (new(), Node::healthy());
         let Reading::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
         disks.filesystems[0].bytes.left = 0;
-        let seen = at(&mut node, 1000);
-        let judged = judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        let judged = pass(&mut judge, &mut node, 1000);
         assert_eq!(judged.status.faults.first().map(|fault| fault.kind), Some(FaultType::DiskFull));
         assert!(!judged.urgent);
         node.freeze(SANDBOX);
-        let seen = at(&mut node, 1010);
-        assert!(judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).urgent);
+        assert!(pass(&mut judge, &mut node, 1010).urgent);
     }
 
     #[tokio::test(start_paused = true)]
     async fn conditions_keep_the_time_of_their_transition() {
-        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
-        let mut node = Node::healthy();
+        let (mut judge, mut node) = (new(), Node::healthy());
         let wall = |second| Timestamp::from_second(second).unwrap();
-        judge.judge(&at(&mut node, 1000), &About::default(), wall(5000), Instant::now());
-        let judged = judge.judge(&at(&mut node, 1010), &About::default(), wall(5010), Instant::now());
+        pass_at(&mut judge, &mut node, 1000, wall(5000));
+        let judged = pass_at(&mut judge, &mut node, 1010, wall(5010));
         assert!(judged.status.conditions.iter().all(|one| one.last_transition_time.0 == wall(5000)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_runtime_is_remembered_while_it_is_away() {
-        let mut judge = Evaluator::new(Thresholds::default(), Saved::default());
-        let mut node = Node::healthy();
-        judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        let (mut judge, mut node) = (new(), Node::healthy());
+        pass(&mut judge, &mut node, 1000);
         node.runtime = nrh_core::observation::Reading::Failed { error: "refused".into(), age: Duration::ZERO };
-        let judged = judge.judge(&at(&mut node, 1010), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        let judged = pass(&mut judge, &mut node, 1010);
         assert_eq!(judged.status.runtime.unwrap().version, "containerd://1.6.20");
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_start_of_the_kubelet_is_never_moved_past_what_it_has_written() {
         let second = |second| Timestamp::from_second(second).unwrap();
-        let (mut judge, mut node) = (Evaluator::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let (mut judge, mut node) = (new(), Node::healthy());
         let mut began = |judge: &mut Evaluator, up: u64, wall: i64, ticks: u64| {
             node.kubelet().process = Some((60, ticks, Duration::from_secs(up - 400)));
-            let judged = judge.judge(&at(&mut node, up), &About::default(), second(wall), Instant::now());
+            let judged = pass_at(judge, &mut node, up, second(wall));
             judged.status.kubelet.unwrap().started_at.unwrap().as_second()
         };
         assert_eq!(began(&mut judge, 1000, 50_600, 6000), 50_000);
@@ -319,9 +332,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_has_once_made_a_pod_since_its_start_goes_on_having_done_so() {
-        let (mut judge, mut node) = (Evaluator::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let (mut judge, mut node) = (new(), Node::healthy());
         let makes = |judge: &mut Evaluator, node: &mut Node, second| {
-            let judged = judge.judge(&at(node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+            let judged = pass(judge, node, second);
             judged.status.kubelet.unwrap().creates_pods
         };
         assert_eq!(makes(&mut judge, &mut node, 1000), Some(true));
@@ -331,18 +344,51 @@ mod tests {
         assert_eq!(makes(&mut judge, &mut node, 1020), Some(false), "another process");
         node.kubelet_gone();
         assert_eq!(makes(&mut judge, &mut node, 1030), None);
+        // Only CRI-O's conmons show it there. They began at 5,900 and 70,000 ticks, the kubelet at 6,000.
+        let conmon = |id: &str| ProcessRole::Monitor { id: id.into(), pod: Some(pod("one")), living_children: 1 };
+        let (old, young) = (process(59, conmon(SIDECAR)), process(700, conmon(WORK)));
+        let foreign = process(700, conmon("of-no-pod"));
+        for (conmons, expected) in [
+            (vec![], None),
+            (vec![old.clone()], Some(false)),
+            (vec![old.clone(), foreign], Some(false)),
+            (vec![old, young], Some(true)),
+        ] {
+            let mut node = Node { kind: RuntimeKind::CriO, ..Node::healthy() };
+            node.table().retain(|process| !matches!(process.role, ProcessRole::Shim { .. }));
+            node.table().extend(conmons);
+            assert_eq!(makes(&mut new(), &mut node, 1000), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_that_hangs_is_not_gone_when_the_next_probe_cannot_read_whose_it_is() {
+        let (mut judge, mut node) = (new(), Node::healthy());
+        node.table().push(plugin(400, 90, SANDBOX, &[], false));
+        (1000..1200).step_by(10).for_each(|second| drop(pass(&mut judge, &mut node, second)));
+        let mut next = Evaluator::new(Thresholds::default(), Saved { tracker: judge.tracker, ..Saved::default() });
+        let mut is_confirmed = |node: &mut Node, second| {
+            let faults = pass(&mut next, node, second).status.faults;
+            let is_it = |fault: &Fault| fault.subject.sandbox_id.as_deref() == Some(SANDBOX);
+            faults.iter().any(|fault| is_it(fault) && fault.state == FaultState::Confirmed)
+        };
+        let ProcessRole::NetworkPlugin { sandbox_id, .. } = &mut node.table()[4].role else { panic!("no plugin") };
+        *sandbox_id = None;
+        assert!((1200..1800).step_by(10).all(|second| is_confirmed(&mut node, second)));
+        node.table().pop();
+        assert!(!(1800..2400).step_by(10).all(|second| is_confirmed(&mut node, second)), "it has ended");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_patient_kubelet_is_waited_for_also_after_its_end() {
         use nrh_core::faults::leaked_shim;
         use nrh_core::observation::{KubeletSettings, SettingsSource};
-        let (mut judge, mut node) = (Evaluator::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let (mut judge, mut node) = (new(), Node::healthy());
         assert_eq!(judge.beside_the_kubelet(&node), Thresholds::default());
         let request_timeout = Duration::from_mins(15);
         let settings = KubeletSettings { request_timeout, evented_pleg: false, source: SettingsSource::Flags };
         node.kubelet().settings = Some(settings);
-        let status = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).status;
+        let status = pass(&mut judge, &mut node, 1000).status;
         let settings = status.kubelet.unwrap().settings.unwrap();
         assert_eq!((settings.source, settings.request_timeout), (SettingsSource::Flags, request_timeout));
         node.kubelet_gone();

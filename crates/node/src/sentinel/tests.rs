@@ -8,16 +8,25 @@ use std::time::SystemTime;
 use super::*;
 
 const NAME: &str = "reboot-required";
+const WITHDRAWN: Option<&CurrentCommand> = Some(&CurrentCommand::Nothing);
 
 /// The root of a node whose `/run` is in memory.
 struct Host(tempfile::TempDir);
 
 impl Host {
     fn new() -> Self {
-        let host = tempfile::tempdir_in("/dev/shm").unwrap();
-        fs::create_dir(host.path().join(FOLDER)).unwrap();
-        fs::set_permissions(host.path().join(FOLDER), fs::Permissions::from_mode(0o755)).unwrap();
-        Self(host)
+        Self::below(tempfile::tempdir_in("/dev/shm").unwrap())
+    }
+
+    fn below(root: tempfile::TempDir) -> Self {
+        fs::create_dir(root.path().join(FOLDER)).unwrap();
+        let host = Self(root);
+        host.chmod(0o755);
+        host
+    }
+
+    fn chmod(&self, mode: u32) {
+        fs::set_permissions(self.path(""), fs::Permissions::from_mode(mode)).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -102,7 +111,7 @@ fn what_somebody_else_has_put_there_is_never_touched() {
         let Found::Others(whose) = host.folder().check(NAME).unwrap() else { panic!("ours: {text}") };
         assert!(whose.contains("user ") && whose.contains("last changed 20"), "{whose}");
         assert_eq!(host.folder().place(NAME, &mark()).unwrap(), Placed::Others(whose));
-        assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), []);
+        assert_eq!(tended(&host, WITHDRAWN), []);
         assert_eq!(fs::read_to_string(host.path(NAME)).unwrap(), text);
     }
 }
@@ -127,7 +136,7 @@ fn who_asks_for_a_reboot_by_our_file_makes_it_his() {
         host.folder().place(NAME, &mark()).unwrap();
         ask(&host);
         assert!(matches!(host.folder().check(NAME).unwrap(), Found::Others(_)), "{how}");
-        assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), [], "{how}");
+        assert_eq!(tended(&host, WITHDRAWN), [], "{how}");
         assert!(host.path(NAME).exists(), "{how}");
     }
 }
@@ -157,7 +166,7 @@ fn what_is_no_plain_file_is_neither_followed_nor_opened_nor_touched() {
         let said = folder.check(NAME).unwrap_err().to_string();
         assert!(said.contains(&format!("expected a plain file or nothing, found {kind}")), "{said}");
         assert!(matches!(folder.place(NAME, &mark()).unwrap_err(), SentinelError::Unfit(_)), "{kind}");
-        assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), [], "{kind}");
+        assert_eq!(tended(&host, WITHDRAWN), [], "{kind}");
         assert_eq!(fs::symlink_metadata(host.path(NAME)).unwrap().file_type(), before, "{kind}");
         if before.is_dir() { fs::remove_dir(host.path(NAME)) } else { fs::remove_file(host.path(NAME)) }.unwrap();
     }
@@ -168,9 +177,9 @@ fn what_is_no_plain_file_is_neither_followed_nor_opened_nor_touched() {
 fn a_folder_that_is_none_or_that_others_may_write_is_not_used() {
     let host = Host::new();
     let run = host.0.path().join(FOLDER);
-    fs::set_permissions(&run, fs::Permissions::from_mode(0o1777)).unwrap();
+    host.chmod(0o1777);
     assert!(host.refused().contains("expected a folder that only its owner"), "{}", host.refused());
-    fs::set_permissions(&run, fs::Permissions::from_mode(0o755)).unwrap();
+    host.chmod(0o755);
     fs::rename(&run, host.0.path().join("real")).unwrap();
     assert!(host.refused().contains("cannot open"), "{}", host.refused());
     symlink("real", &run).unwrap();
@@ -185,9 +194,7 @@ fn a_folder_that_is_none_or_that_others_may_write_is_not_used() {
 #[test]
 fn a_folder_that_outlives_a_boot_is_not_used() {
     // Where this project is built is on a disk as a rule.
-    let host = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    fs::create_dir(host.path().join(FOLDER)).unwrap();
-    fs::set_permissions(host.path().join(FOLDER), fs::Permissions::from_mode(0o755)).unwrap();
+    let Host(host) = Host::below(tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap());
     let dir = fs::File::open(host.path()).unwrap();
     let kind = u64::try_from(rustix::fs::fstatfs(&dir).unwrap().f_type).unwrap();
     let opened = Folder::open(host.path());
@@ -226,23 +233,21 @@ fn a_file_system_that_takes_no_writes_is_told_as_such() {
 
 #[test]
 fn a_mark_stands_as_long_as_its_command_and_no_longer() {
+    let (over, rebooted) = (Some("its time is over"), Some("the boot that it was to end has ended"));
+    let (late, of_n2) = (Mark { until: 999, ..mark() }, Mark { node: "n2".into(), ..mark() });
     let cases: [(Mark, Option<CurrentCommand>, Option<&str>); 10] = [
         (mark(), Some(issued("op-1")), None),
         // The API server was not heard yet.
         (mark(), None, None),
         (mark(), Some(CurrentCommand::Nothing), Some("its command was withdrawn")),
         (mark(), Some(issued("op-2")), Some("another command is issued")),
-        (Mark { until: 999, ..mark() }, Some(issued("op-1")), Some("its time is over")),
-        (Mark { until: 999, ..mark() }, None, Some("its time is over")),
-        (Mark { boot_id: "before".into(), ..mark() }, None, Some("the boot that it was to end has ended")),
+        (late.clone(), Some(issued("op-1")), over),
+        (late, None, over),
+        (Mark { boot_id: "before".into(), ..mark() }, None, rebooted),
         // Nodes that share a machine do not take each other's away.
-        (Mark { node: "n2".into(), ..mark() }, Some(CurrentCommand::Nothing), None),
-        (Mark { node: "n2".into(), until: 999, ..mark() }, Some(CurrentCommand::Nothing), Some("its time is over")),
-        (
-            Mark { node: "n2".into(), boot_id: "before".into(), ..mark() },
-            Some(CurrentCommand::Nothing),
-            Some("the boot that it was to end has ended"),
-        ),
+        (of_n2.clone(), Some(CurrentCommand::Nothing), None),
+        (Mark { until: 999, ..of_n2.clone() }, Some(CurrentCommand::Nothing), over),
+        (Mark { boot_id: "before".into(), ..of_n2 }, Some(CurrentCommand::Nothing), rebooted),
     ];
     for (mark, command, why) in cases {
         let host = Host::new();
@@ -260,12 +265,10 @@ fn a_mark_stands_as_long_as_its_command_and_no_longer() {
 fn what_is_ours_goes_also_from_a_folder_in_which_none_may_be_put_any_more() {
     let host = Host::new();
     host.folder().place(NAME, &mark()).unwrap();
-    fs::set_permissions(host.path(""), fs::Permissions::from_mode(0o775)).unwrap();
+    host.chmod(0o775);
     assert!(host.refused().contains("only its owner"));
     let folder = Folder::open_to_remove(host.0.path()).unwrap();
-    let removed =
-        remove_obsolete_markers(&folder, "n1", Some(&CurrentCommand::Nothing), "boot", Duration::from_secs(1000))
-            .unwrap();
+    let removed = remove_obsolete_markers(&folder, "n1", WITHDRAWN, "boot", Duration::from_secs(1000)).unwrap();
     assert_eq!(removed, [("op-1".to_owned(), "its command was withdrawn")]);
     assert_eq!(host.names(), [] as [String; 0]);
 }
@@ -277,5 +280,5 @@ fn names_of_others_hide_none_of_ours() {
         fs::write(host.path(&format!("other-{number}")), "").unwrap();
     }
     host.folder().place(NAME, &mark()).unwrap();
-    assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)).len(), 1);
+    assert_eq!(tended(&host, WITHDRAWN).len(), 1);
 }

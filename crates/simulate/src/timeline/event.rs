@@ -131,6 +131,11 @@ impl Event {
         ]
         .contains(&true);
         ensure!(of_nodes || self.policy.is_some(), "nothing happens in it");
+        let is_both = self.fault.is_some() && self.clears.is_some();
+        ensure!(
+            !is_both,
+            "fault and clears: expected one of them, since both at once leave no fault; write two events"
+        );
         ensure!(self.approved.as_deref() != Some(""), "approved: expected a person's name, found \"\"");
         ensure!(of_nodes != self.nodes.is_empty(), "what happens to nodes needs `nodes`, and a policy has none");
         for pattern in &self.nodes {

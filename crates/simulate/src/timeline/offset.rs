@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::LONGEST;
+use nrh_core::human_duration;
 use nrh_core::text::bounded;
 
 /// Time since the beginning of the timeline.
@@ -17,9 +17,8 @@ impl TryFrom<String> for Offset {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let read = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
         let shown = bounded(&text, 32);
-        read.filter(|time| *time <= LONGEST).map(Self).ok_or_else(|| {
+        human_duration::read(&text).filter(|time| *time <= LONGEST).map(Self).ok_or_else(|| {
             format!(
                 "{shown:?} is not a time: expected hours, minutes and seconds up to 840h, such as 90s, 5m or 36h10m"
             )

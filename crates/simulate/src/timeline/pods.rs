@@ -50,7 +50,8 @@ impl PodsEvent {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let shown = bounded(&self.name, 64);
         ensure!(self.name.split('/').count() == 2, "pods: expected namespace/name, found {shown:?}");
-        ensure!(self.count.is_none_or(|count| count <= MAX_PODS), "pods: expected at most {MAX_PODS}");
+        let found = self.count.unwrap_or(1);
+        ensure!(found <= MAX_PODS, "pods: expected at most {MAX_PODS}, found {found}");
         Ok(())
     }
 

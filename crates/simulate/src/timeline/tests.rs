@@ -13,13 +13,20 @@ fn what_cannot_be_is_refused_by_name() {
         ("{at: 1m, nodes: [w-9], cordoned: true}", "", "there is no node \"w-9\""),
         ("{at: 1m, cordoned: true}", "", "needs `nodes`"),
         ("{at: 1d, nodes: [w-1], cordoned: true}", "", "\"1d\" is not a time"),
+        ("{at: 500ms, nodes: [w-1], cordoned: true}", "", "\"500ms\" is not a time"),
+        ("{at: PT1M, nodes: [w-1], cordoned: true}", "", "\"PT1M\" is not a time"),
+        (
+            "{at: 1m, nodes: [w-1], fault: {type: DiskFull}, clears: DiskFull}",
+            "",
+            "fault and clears: expected one of them",
+        ),
         ("{at: -1m, nodes: [w-1], cordoned: true}", "", "\"-1m\" is not a time"),
         ("{at: 900000h, nodes: [w-1], cordoned: true}", "", "is not a time"),
         ("{at: 1m, nodes: [w-1], fault: {type: ProbeNotReporting}}", "", "expected `probe: Silent`"),
         ("{at: 1m, nodes: [w-1], fault: {type: NodeCondition}}", "", "expected `condition: {type, status}`"),
         ("{at: 1m, nodes: [w-1], condition: {type: HostUnhealthy, status: True}}", "", "that another tool writes"),
         ("{at: 1m, nodes: [w-1], pods: {name: web}}", "", "expected namespace/name, found \"web\""),
-        ("{at: 1m, nodes: [w-1], pods: {name: a/web, count: 501}}", "", "expected at most 500"),
+        ("{at: 1m, nodes: [w-1], pods: {name: a/web, count: 501}}", "", "expected at most 500, found 501"),
         ("{at: 1m, nodes: [w-1], condition: {type: A, reason: B}}", "", "go with a status"),
         ("{at: 1m, nodes: [w-1], condition: {type: A, clearedBy: [Reboot]}}", "", "clearedBy goes with a status"),
         (
@@ -72,7 +79,7 @@ fn what_cannot_be_is_refused_by_name() {
         "{start}"
     );
     let many = Timeline::parse("nodes: [{name: a, count: 4000000000}]\nevents: []\n").unwrap_err();
-    assert!(format!("{many:#}").contains("at most 10000"), "{many:#}");
+    assert!(format!("{many:#}").contains("at most 10000, found 4000000000"), "{many:#}");
     assert!(Timeline::parse("nodes: []\nevents: []\n").is_err() && Timeline::parse("- 1").is_err());
 }
 

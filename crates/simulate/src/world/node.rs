@@ -49,8 +49,8 @@ pub struct WorldNode {
     pub pods: Vec<SuspectPod>,
     /// Deleted pods without a successor yet.
     pub deleted: Vec<SuspectPod>,
-    /// Claimed operations.
-    pub claimed: BTreeSet<String>,
+    /// Claimed operations, each with its result, unless its executor has ended without one.
+    pub claimed: BTreeMap<String, Option<Outcome>>,
     /// Age of each check when its report arrives.
     pub checked: Duration,
     /// The tool to which it may be handed off.
@@ -87,7 +87,7 @@ impl WorldNode {
             sick: Vec::new(),
             pods: Vec::new(),
             deleted: Vec::new(),
-            claimed: BTreeSet::new(),
+            claimed: BTreeMap::new(),
             checked: CHECKED,
             remediator: Remediator::default(),
             workloads: Vec::new(),
@@ -140,15 +140,28 @@ impl WorldNode {
         if command.boot_id.is_some() && command.boot_id != self.view.boot_id {
             return outcome(OutcomeState::Refused, OutcomeReason::AlreadyRebooted);
         }
-        if !self.claimed.insert(command.operation_id.clone()) {
-            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyExecuted);
+        if let Some(known) = self.claimed.get(&command.operation_id) {
+            let open = || outcome(OutcomeState::Refused, OutcomeReason::AlreadyExecuted);
+            return known.clone().unwrap_or_else(open);
         }
+        let (state, reason) = self.act(command, now, acts);
+        let outcome = outcome(state, reason);
+        self.claimed.insert(command.operation_id.clone(), Some(outcome.clone()));
+        outcome
+    }
+
+    fn act(
+        &mut self,
+        command: &ActionCommand,
+        now: Timestamp,
+        acts: &mut BTreeMap<String, u32>,
+    ) -> (OutcomeState, OutcomeReason) {
         let Some(place) = self.sick.iter().position(|sick| sick.fault.id == command.fault_id) else {
-            return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
+            return (OutcomeState::Refused, OutcomeReason::Recovered);
         };
         *acts.entry(command.operation_id.clone()).or_default() += 1;
         if self.fails.contains(&command.action.kind()) {
-            return outcome(OutcomeState::Failed, OutcomeReason::RequestFailed);
+            return (OutcomeState::Failed, OutcomeReason::RequestFailed);
         }
         match command.action {
             Action::Reboot(_) => self.begin_boot(),
@@ -160,6 +173,6 @@ impl WorldNode {
                 }
             }
         }
-        outcome(OutcomeState::Done, OutcomeReason::Executed)
+        (OutcomeState::Done, OutcomeReason::Executed)
     }
 }

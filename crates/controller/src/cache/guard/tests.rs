@@ -140,10 +140,7 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
         "creationTimestamp": BEYOND, "ownerReferences": owner}, "spec": {}}));
     assert_eq!(report.fold(&mut state, now), Changed::Matters);
     let held = &state.snapshot.reports["w1"];
-    assert!(
-        held.suspended.as_ref().unwrap().contains("cannot be read: ") && held.node_uid.as_deref() == Some("u"),
-        "{held:?}"
-    );
+    assert!(held.unreadable.is_some() && held.suspended.is_none() && held.node_uid.as_deref() == Some("u"), "{held:?}");
     let policy: Guarded<RemediationPolicy> =
         guarded(&json!({"metadata": {"name": "p", "uid": "p", "resourceVersion": "1"}, "spec": {"rules": 7}}));
     assert_eq!(policy.fold(&mut state, now), Changed::Matters);
@@ -156,7 +153,7 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
         guarded(&json!({"metadata": {"name": "w1", "uid": "r", "resourceVersion": "2",
         "ownerReferences": owner}, "spec": {}}));
     assert_eq!(mended.fold(&mut state, now), Changed::Matters);
-    assert!(state.snapshot.reports["w1"].suspended.is_none());
+    assert!(state.snapshot.reports["w1"].unreadable.is_none());
     let policy = |version: u64, priority: &Value| -> Guarded<RemediationPolicy> {
         guarded(
             &json!({"metadata": {"name": "p", "uid": "p", "resourceVersion": version.to_string()}, "spec": {"priority": priority,

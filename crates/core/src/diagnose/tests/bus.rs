@@ -37,10 +37,8 @@ fn silence_is_told_with_how_far_the_question_got() {
 fn a_node_without_systemd_lacks_nothing_and_a_bus_without_it_tells_nothing() {
     for seen in [BusSeen::Answered, BusSeen::NoBus] {
         let node = says(seen);
-        assert!(node.kinds().is_empty());
-        assert!(clean_at(&node.findings(), KIND, "systemd").is_some());
+        assert_eq!(said(&node, KIND, "systemd"), Clean);
     }
     let node = says(BusSeen::NotOnIt);
-    assert!(node.kinds().is_empty());
-    assert_eq!(clean_at(&node.findings(), KIND, "systemd"), None);
+    assert_eq!(said(&node, KIND, "systemd"), Unknown);
 }

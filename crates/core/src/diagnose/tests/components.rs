@@ -5,22 +5,18 @@ use super::*;
 #[test]
 fn a_refused_or_hung_version_call_is_sick_what_the_probe_lacks_is_not() {
     let mut node = Node::healthy();
-    for reading in [
-        Reading::Hung { out: Duration::from_secs(6) },
-        Reading::Failed { error: "connection refused".into(), age: Duration::ZERO },
-    ] {
+    for reading in [hung(6), failed("connection refused")] {
         node.runtime = reading;
         assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
     }
-    node.runtime = Reading::Unavailable { reason: "no socket".into() };
-    assert!(node.kinds().is_empty());
-    assert_eq!(clean_at(&node.findings(), FaultType::RuntimeUnreachable, "runtime"), None);
+    node.runtime = unavailable("no socket");
+    assert_eq!(said(&node, FaultType::RuntimeUnreachable, "runtime"), Unknown);
 }
 
 #[test]
 fn a_hung_list_names_which_and_needs_a_runtime_that_answers() {
     let mut node = Node::healthy();
-    node.lists = Reading::Hung { out: Duration::from_mins(1) };
+    node.lists = hung(60);
     assert!(only(&node.findings()).message.contains("one blocked update"));
     assert_eq!(node.kinds(), [FaultType::RuntimeUpdateBlocked]);
     node.sandbox_list_hung = true;
@@ -29,17 +25,17 @@ fn a_hung_list_names_which_and_needs_a_runtime_that_answers() {
     for kind in [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked] {
         assert_eq!(clean_at(&node.findings(), kind, "lists"), None, "neither list is known to be well");
     }
-    node.lists = Reading::Hung { out: Duration::from_secs(59) };
+    node.lists = hung(59);
     assert!(node.kinds().is_empty());
-    node.lists = Reading::Hung { out: Duration::from_mins(10) };
-    node.runtime = Reading::Hung { out: Duration::from_mins(1) };
+    node.lists = hung(600);
+    node.runtime = hung(60);
     assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
 }
 
 #[test]
 fn a_failed_list_is_no_verdict() {
     let mut node = Node::healthy();
-    node.lists = Reading::Failed { error: "too large".into(), age: Duration::ZERO };
+    node.lists = failed("too large");
     assert_eq!(clean_at(&node.findings(), FaultType::RuntimeListHung, "lists"), None);
 }
 
@@ -75,7 +71,7 @@ fn a_process_table_that_is_not_the_nodes_says_nothing_of_the_kubelet_and_of_shim
     assert_eq!(clean_at(&findings, FaultType::LeakedShim, "cccc"), None);
     assert_eq!(clean_at(&findings, FaultType::NetworkPluginHung, "x"), None);
     // The runtime does not answer either: perhaps it does not run, perhaps we see nothing.
-    node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
+    node.runtime = failed("refused");
     assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
     let known = Known { host_processes: true, ..Known::default() };
     let findings = diagnose(&node, known, &Thresholds::default());
@@ -85,9 +81,7 @@ fn a_process_table_that_is_not_the_nodes_says_nothing_of_the_kubelet_and_of_shim
 #[test]
 fn an_old_answer_proves_nothing() {
     let mut node = Node::healthy();
-    if let Reading::Done { age, .. } = &mut node.kubelet {
-        *age = STALE + Duration::from_secs(1);
-    }
+    aged(&mut node.kubelet, STALE + Duration::from_secs(1));
     assert_eq!(clean_at(&node.findings(), FaultType::KubeletDown, "kubelet"), None);
     assert_eq!(node.findings().kubelet, KubeletStart::default());
 }

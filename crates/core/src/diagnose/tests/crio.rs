@@ -42,7 +42,7 @@ fn with(state: char, living_children: u32) -> Node {
 #[test]
 fn a_container_whose_status_hangs_is_one_fault_without_a_process_to_end() {
     let mut node = crio();
-    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(9) });
+    work(&mut node, hung(9));
     let findings = node.findings();
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.subject.id.as_deref()), (FaultType::HungContainer, Some(WORK)));
@@ -57,8 +57,7 @@ fn a_container_whose_status_hangs_is_one_fault_without_a_process_to_end() {
 #[test]
 fn a_stopped_conmon_is_its_containers_fault_whatever_crio_answers() {
     let findings = with('T', 1).findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::HungContainer, "uid-one/aaaa1"));
+    let sighting = only_of(&findings, FaultType::HungContainer, "uid-one/aaaa1");
     assert_eq!(
         sighting.message,
         "the conmon of container work of default/one is stopped, so CRI-O does not hear of its end; its conmon is process 400 (conmon), state T, waits in do_signal_stop"
@@ -84,10 +83,10 @@ fn a_conmon_that_waits_for_a_disk_or_runs_is_no_fault() {
 
 #[test]
 fn a_restart_is_safe_beside_a_stopped_conmon_and_not_while_a_status_hangs() {
-    for (hung, safe) in [(false, TriState::True), (true, TriState::False)] {
+    for (is_out, safe) in [(false, TriState::True), (true, TriState::False)] {
         let mut node = with('T', 1);
-        if hung {
-            node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
+        if is_out {
+            work(&mut node, hung(90));
         }
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
         let mut safety = None;
@@ -106,14 +105,13 @@ fn a_restart_is_safe_beside_a_stopped_conmon_and_not_while_a_status_hangs() {
 fn a_container_that_has_ended_below_its_conmon_is_lost() {
     for (state, kinds) in [('T', &[FaultType::HungContainer, FaultType::LostTask][..]), ('S', &[FaultType::LostTask])] {
         let mut node = with(state, 0);
-        let Reading::Done { age, .. } = &mut node.processes else { panic!() };
         // The containers were listed after this check of the processes.
-        *age = Duration::from_secs(5);
+        aged(&mut node.processes, Duration::from_secs(5));
         let findings = node.findings();
         let mut found: Vec<_> = findings.sightings.iter().map(|sighting| sighting.kind).collect();
         found.sort_unstable();
         assert_eq!(found, kinds, "{state}");
-        let lost = findings.sightings.iter().find(|sighting| sighting.kind == FaultType::LostTask).unwrap();
+        let lost = first_of(&findings, FaultType::LostTask);
         assert_eq!(
             lost.message,
             "container work of default/one is listed as running, but its task has lost its process"
@@ -123,24 +121,21 @@ fn a_container_that_has_ended_below_its_conmon_is_lost() {
     }
     // What may lack processes proves no end.
     let mut node = with('S', 0);
-    let Reading::Done { value, .. } = &mut node.processes else { panic!() };
-    value.left_out.processes = Some("3 processes are not read".into());
+    node.process_table().left_out.processes = Some("3 processes are not read".into());
     assert_eq!(node.kinds(), []);
 }
 
 #[test]
 fn a_stopped_conmon_whose_container_is_gone_is_left_over() {
-    let left = "dddd000000000000000000000000000000000000000000000000000000000000";
     let with = |state, parent, children| {
         let mut node = crio();
-        node.table().push(ProcessSeen { parent, ..conmon(410, left, state, children) });
+        node.table().push(ProcessSeen { parent, ..conmon(410, NEW, state, children) });
         node
     };
     let findings = with('T', 1, 0).findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::LeakedShim, left));
+    let sighting = only_of(&findings, FaultType::LeakedShim, NEW);
     assert!(
-        sighting.message.starts_with("conmon dddd00000000 of default/one serves nothing any more"),
+        sighting.message.starts_with("conmon cccc00000000 of default/one serves nothing any more"),
         "{}",
         sighting.message
     );
@@ -148,24 +143,22 @@ fn a_stopped_conmon_whose_container_is_gone_is_left_over() {
     for (state, parent, children) in [('S', 1, 0), ('T', 50, 0), ('T', 1, 1), ('S', 1, 1)] {
         assert_eq!(with(state, parent, children).kinds(), [], "{state} {parent} {children}");
     }
-    assert!(clean_at(&crio().findings(), FaultType::LeakedShim, left).is_some(), "it has ended");
+    assert!(clean_at(&crio().findings(), FaultType::LeakedShim, NEW).is_some(), "it has ended");
 }
 
 #[test]
 fn a_create_that_hangs_below_its_conmon_is_its_pods() {
-    let born = "cccc000000000000000000000000000000000000000000000000000000000000";
     let client = |parent, verb: &str| {
-        let role = ProcessRole::RuntimeClient { verb: verb.into(), container_id: Some(born.into()) };
+        let role = ProcessRole::RuntimeClient { verb: verb.into(), container_id: Some(NEW.into()) };
         let (age, still) = (Duration::from_secs(67), Some(Duration::from_mins(1)));
         ProcessSeen { state: 'T', parent, command: "runc".into(), age, still, ..process(420, role) }
     };
     // No list has a container in creation.
     let mut node = crio();
-    node.table().push(conmon(410, born, 'S', 1));
+    node.table().push(conmon(410, NEW, 'S', 1));
     node.table().push(client(410, "create"));
     let findings = node.findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::RuntimeClientHung, "uid-one"));
+    let sighting = only_of(&findings, FaultType::RuntimeClientHung, "uid-one");
     assert!(
         sighting.message.starts_with("`create` of container cccc00000000 of default/one has made no progress for 30 s"),
         "{}",
@@ -200,7 +193,7 @@ fn a_healthy_node_is_clean() {
     }
     // One that is not there any more has just ended.
     let mut node = crio();
-    node.tasks.insert(WORK.into(), done(TaskAnswer::NotFound));
+    work(&mut node, done(TaskAnswer::NotFound));
     assert!(node.kinds().is_empty());
 }
 
@@ -223,21 +216,20 @@ fn a_container_without_a_conmon_is_unknown_by_name() {
 #[test]
 fn while_the_lists_do_not_answer_nothing_is_held_against_a_container() {
     let mut node = with('T', 1);
-    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
-    node.lists = Reading::Hung { out: Duration::from_secs(10) };
+    work(&mut node, hung(90));
+    node.lists = hung(10);
     assert!(!node.kinds().contains(&FaultType::HungContainer));
 }
 
 #[test]
 fn a_conmon_that_could_not_be_proven_may_be_the_one_that_is_missing() {
-    const GONE: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
     let mut node = crio();
     node.unproven("conmon", PossibleRole::Monitor);
     let findings = node.findings();
-    assert_eq!(clean_at(&findings, FaultType::LeakedShim, GONE), None);
+    assert_eq!(clean_at(&findings, FaultType::LeakedShim, NEW), None);
     assert!(clean_at(&findings, FaultType::LeakedShim, WORK).is_some(), "this one was proven");
     // Beside containerd it is podman's.
     let mut other = Node::healthy();
     other.unproven("conmon", PossibleRole::Monitor);
-    assert!(clean_at(&other.findings(), FaultType::LeakedShim, GONE).is_some());
+    assert!(clean_at(&other.findings(), FaultType::LeakedShim, NEW).is_some());
 }

@@ -3,8 +3,6 @@
 use super::*;
 use crate::observation::{RemovalSeen, RemovalState};
 
-const CONTAINER: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
-
 /// A node with Docker, all well.
 pub(super) fn healthy() -> Node {
     let mut node = Node::healthy();
@@ -21,7 +19,7 @@ pub(super) fn healthy() -> Node {
 
 fn removal(state: Option<RemovalState>) -> Node {
     let mut node = healthy();
-    let container = ContainerSeen { state: ContainerState::Unknown, ..container(CONTAINER, SANDBOX, "old") };
+    let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
     node.list().removals = Some(vec![RemovalSeen { container, state }]);
     node
 }
@@ -39,7 +37,7 @@ fn a_healthy_node_is_cleanly_checked_in_every_kind() {
 #[test]
 fn an_inspect_that_hangs_names_its_own_container_and_shim_and_no_other() {
     let mut node = healthy();
-    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
+    work(&mut node, hung(90));
     let findings = node.findings();
     let sighting = only(&findings);
     assert_eq!(
@@ -59,7 +57,7 @@ fn an_inspect_that_hangs_names_its_own_container_and_shim_and_no_other() {
 #[test]
 fn a_sandbox_that_hangs_is_a_fault_of_its_own_though_containers_run_in_it() {
     let mut node = healthy();
-    node.tasks.insert(SANDBOX.into(), Reading::Hung { out: Duration::from_secs(90) });
+    node.tasks.insert(SANDBOX.into(), hung(90));
     let findings = node.findings();
     let sighting = only(&findings);
     assert_eq!((sighting.subject.kind, sighting.subject.sandbox_id.as_deref()), (SubjectKind::Sandbox, Some(SANDBOX)));
@@ -73,9 +71,7 @@ fn a_stopped_shim_for_which_nobody_waits_stays_a_suspicion() {
     let mut node = healthy();
     node.shim(WORK).state = 'T';
     for age in [0, 5, 60] {
-        if let Reading::Done { age: of, .. } = &mut node.processes {
-            *of = Duration::from_secs(age);
-        }
+        aged(&mut node.processes, Duration::from_secs(age));
         let findings = node.findings();
         let sighting = only(&findings);
         assert_eq!((sighting.kind, sighting.certain), (FaultType::HungContainer, false), "{age} s");
@@ -103,20 +99,18 @@ fn a_container_that_nobody_has_asked_about_is_not_known_to_be_well() {
     assert!(findings.coverage[&FaultType::HungContainer].gap().is_some());
     let mut node = healthy();
     for reading in node.tasks.values_mut() {
-        *reading = Reading::Unavailable { reason: "no socket of Docker".into() };
+        *reading = unavailable("no socket of Docker");
     }
-    let findings = node.findings();
-    assert!(findings.sightings.is_empty());
-    assert_eq!(clean_at(&findings, FaultType::HungContainer, &format!("uid-one/{WORK}")), None);
+    assert_eq!(said(&node, FaultType::HungContainer, &format!("uid-one/{WORK}")), Unknown);
 }
 
 #[test]
 fn a_process_that_is_gone_is_a_lost_task_where_the_process_table_is_the_nodes() {
     let mut node = healthy();
     let took = Duration::from_millis(3);
-    node.tasks.insert(WORK.into(), Reading::Done { value: TaskAnswer::ProcessGone, age: Duration::from_secs(5), took });
+    work(&mut node, Reading::Done { value: TaskAnswer::ProcessGone, age: Duration::from_secs(5), took });
     let findings = node.findings();
-    assert_eq!((only(&findings).kind, only(&findings).key.as_str()), (FaultType::LostTask, WORK));
+    only_of(&findings, FaultType::LostTask, WORK);
     assert!(only(&findings).message.contains("has lost its process"), "{}", only(&findings).message);
     node.table().retain(|process| process.role != ProcessRole::Runtime);
     let findings = node.findings();
@@ -131,11 +125,11 @@ fn a_shim_of_somebody_elses_container_is_never_left_over() {
         [('S', 1, 900), ('S', 0, 2), ('S', 0, 900), ('T', 1, 900), ('T', 0, 900), ('Z', 0, 900)]
     {
         let mut node = healthy();
-        let shim = process(900, ProcessRole::Shim { id: CONTAINER.into(), living_children });
+        let shim = process(900, ProcessRole::Shim { id: NEW.into(), living_children });
         node.table().push(ProcessSeen { state, age: Duration::from_secs(age), ..shim });
         for answer in [None, Some(TaskAnswer::NotFound), Some(TaskAnswer::DaemonAnswered), Some(TaskAnswer::Ended)] {
-            node.tasks.remove(CONTAINER);
-            node.tasks.extend(answer.map(|answer| (CONTAINER.to_owned(), done(answer))));
+            node.tasks.remove(NEW);
+            node.tasks.extend(answer.map(|answer| (NEW.to_owned(), done(answer))));
             assert_eq!(node.kinds(), [], "{state}, {living_children} children, {age} s, {answer:?}");
             assert!(node.findings().ask.is_empty(), "nobody asks about it");
         }
@@ -146,35 +140,31 @@ fn a_shim_of_somebody_elses_container_is_never_left_over() {
 #[test]
 fn a_stopped_shim_whose_listed_container_has_ended_is_left_over() {
     let mut node = healthy();
-    let shim = process(900, ProcessRole::Shim { id: CONTAINER.into(), living_children: 0 });
+    let shim = process(900, ProcessRole::Shim { id: NEW.into(), living_children: 0 });
     node.table().push(ProcessSeen { state: 'T', ..shim });
     for state in [ContainerState::Running, ContainerState::Created, ContainerState::Unknown] {
         let mut node = node.clone();
-        node.list().containers.push(ContainerSeen { state, ..container(CONTAINER, SANDBOX, "work") });
+        node.list().containers.push(ContainerSeen { state, ..container(NEW, SANDBOX, "work") });
         assert!(!node.kinds().contains(&FaultType::LeakedShim), "{state:?}");
     }
-    node.list()
-        .containers
-        .push(ContainerSeen { state: ContainerState::Exited, ..container(CONTAINER, SANDBOX, "work") });
+    node.list().containers.push(ContainerSeen { state: ContainerState::Exited, ..container(NEW, SANDBOX, "work") });
     let findings = node.findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::LeakedShim, CONTAINER));
+    let sighting = only_of(&findings, FaultType::LeakedShim, NEW);
     assert!(sighting.evidence[0].contains("only a container that has ended"), "{:?}", sighting.evidence);
     // Once its container is removed nobody knows whose it was; that clears nothing.
-    node.list().containers.retain(|container| container.id != CONTAINER);
+    node.list().containers.retain(|container| container.id != NEW);
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
-    assert_eq!(clean_at(&findings, FaultType::LeakedShim, CONTAINER), None);
+    assert_eq!(clean_at(&findings, FaultType::LeakedShim, NEW), None);
     node.table().retain(|process| process.pid != 900);
-    assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, CONTAINER), Some(1000));
+    assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, NEW), Some(1000));
 }
 
 #[test]
 fn a_removal_that_has_failed_is_named_with_its_cause() {
     let cause = "unlinkat /var/lib/docker/overlay2/x: operation not permitted";
     let findings = removal(Some(RemovalState::Failed(cause.into()))).findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::ContainerStuck, CONTAINER));
+    let sighting = only_of(&findings, FaultType::ContainerStuck, NEW);
     assert_eq!(sighting.message, format!("Docker cannot remove container old of default/one: {cause}"));
     assert_eq!(sighting.target.process, None);
 }
@@ -184,7 +174,7 @@ fn a_removal_that_is_under_way_or_not_answered_for_is_none_that_has_failed() {
     for (said, clean) in [(Some(RemovalState::NotFailed), true), (Some(RemovalState::Gone), true), (None, false)] {
         let findings = removal(said.clone()).findings();
         assert!(findings.sightings.is_empty(), "{said:?}");
-        let checked = clean_at(&findings, FaultType::ContainerStuck, CONTAINER);
+        let checked = clean_at(&findings, FaultType::ContainerStuck, NEW);
         assert_eq!(checked.is_some(), clean, "{said:?}");
     }
     let mut node = healthy();

@@ -41,8 +41,7 @@ fn whose_limit_it_is_names_the_fault() {
         let mut node = Node::healthy();
         node.host().files = vec![limit(owner.clone(), 1000, 1024)];
         let findings = node.findings();
-        let sighting = only(&findings);
-        assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::FdExhaustion, owner.key()));
+        let sighting = only_of(&findings, FaultType::FdExhaustion, owner.key());
         assert_eq!((sighting.subject.kind, sighting.subject.to_string().as_str()), (kind, text));
         assert!(sighting.message.contains(&owner.to_string()) && !sighting.message.contains("1000"), "{sighting:?}");
     }
@@ -91,8 +90,7 @@ fn a_disk_without_inodes_is_full_too_and_is_named_by_its_folders() {
     let mut node = Node::healthy();
     node.disks().filesystems[0].inodes = Space { total: 6_000_000, left: 999 };
     let findings = node.findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::DiskFull, "254:0"));
+    let sighting = only_of(&findings, FaultType::DiskFull, "254:0");
     assert_eq!(sighting.subject.to_string(), "file system of /var/lib/containerd, /var/lib/kubelet");
     assert!(sighting.message.contains("inodes") && !sighting.message.contains("999"), "{}", sighting.message);
     // Some file systems do not count them.
@@ -218,7 +216,7 @@ fn a_list_on_its_way_to_the_wall_is_told_when_most_of_it_has_ended() {
 #[test]
 fn a_list_that_is_too_large_is_told_and_one_that_fails_otherwise_is_not() {
     let mut node = Node::healthy();
-    node.lists = Reading::Failed { error: "too large".into(), age: Duration::ZERO };
+    node.lists = failed("too large");
     assert!(node.kinds().is_empty());
     assert!(neither(&node, FaultType::ExitedContainerBacklog, "lists"));
     node.list_too_large = true;
@@ -229,9 +227,7 @@ fn a_list_that_is_too_large_is_told_and_one_that_fails_otherwise_is_not() {
 #[test]
 fn nobody_checked_is_never_sick_and_never_clean() {
     let mut node = Node::healthy();
-    for check in
-        [Reading::Hung { out: Duration::from_mins(1) }, Reading::Failed { error: "x".into(), age: Duration::ZERO }]
-    {
+    for check in [hung(60), failed("x")] {
         (node.host, node.disks) = (check, Reading::Never);
         let findings = node.findings();
         assert!(of_node(&findings).is_empty());

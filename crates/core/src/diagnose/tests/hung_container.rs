@@ -2,11 +2,15 @@
 
 use super::*;
 
-#[test]
-fn one_shim_is_one_fault_that_names_pod_containers_process_state_and_wchan() {
+fn stopped() -> Node {
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
-    let findings = node.findings();
+    node
+}
+
+#[test]
+fn one_shim_is_one_fault_that_names_pod_containers_process_state_and_wchan() {
+    let findings = stopped().findings();
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.certain), (FaultType::HungContainer, true));
     assert_eq!(sighting.key, format!("uid-one/{SANDBOX}"));
@@ -22,25 +26,30 @@ fn one_shim_is_one_fault_that_names_pod_containers_process_state_and_wchan() {
 #[test]
 fn a_shim_that_waits_for_a_client_is_not_proven_to_hang() {
     let silent = || Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(1), took: Duration::ZERO };
-    for (parent, verb, state, certain) in
-        [(100, "create", 'S', false), (100, "exec", 'S', true), (1, "create", 'S', true), (100, "create", 'T', true)]
-    {
+    for (parent, verb, state, certain) in [
+        (100, "create", 'S', false),
+        (100, "update", 'S', false),
+        (100, "checkpoint", 'S', false),
+        (100, "exec", 'S', true),
+        (1, "create", 'S', true),
+        (100, "create", 'T', true),
+    ] {
         let mut node = Node::healthy();
-        node.tasks.insert(WORK.into(), silent());
+        work(&mut node, silent());
         node.shim(SANDBOX).state = state;
         node.runtime_client(verb, 5);
         node.table().last_mut().unwrap().parent = parent;
         let findings = node.findings();
         let sighting = only(&findings);
         assert_eq!((sighting.kind, sighting.certain), (FaultType::HungContainer, certain), "{parent} {verb} {state}");
-        assert_eq!(sighting.message.contains("it waits for process 300"), !certain, "{}", sighting.message);
+        let waits = format!("the shim waits for `{verb}`: process 300");
+        assert_eq!(sighting.message.contains(&waits), !certain, "{}", sighting.message);
     }
 }
 
 #[test]
 fn a_stopped_shim_not_asked_yet_is_a_first_sign_and_is_asked_at_once() {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
+    let mut node = stopped();
     for id in [WORK, SIDECAR] {
         let answered_before =
             Reading::Done { value: TaskAnswer::Answered, age: Duration::from_mins(1), took: Duration::ZERO };
@@ -55,19 +64,15 @@ fn a_stopped_shim_not_asked_yet_is_a_first_sign_and_is_asked_at_once() {
 fn an_answer_after_the_stop_was_seen_outweighs_it() {
     let mut node = Node::healthy();
     node.shim(SANDBOX).state = 'T';
-    if let Reading::Done { age, .. } = &mut node.processes {
-        *age = Duration::from_secs(5);
-    }
+    aged(&mut node.processes, Duration::from_secs(5));
     assert!(node.kinds().is_empty());
 }
 
 #[test]
 fn a_call_that_is_out_is_checked_by_the_process_table() {
     let mut node = Node::healthy();
-    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
-    if let Reading::Done { age, .. } = &mut node.processes {
-        *age = Duration::from_secs(7);
-    }
+    work(&mut node, hung(90));
+    aged(&mut node.processes, Duration::from_secs(7));
     assert_eq!(only(&node.findings()).checked, Duration::from_secs(993));
 }
 
@@ -75,7 +80,7 @@ fn a_call_that_is_out_is_checked_by_the_process_table() {
 fn silence_of_a_shim_that_runs_is_as_old_as_the_silence() {
     let mut node = Node::healthy();
     let silent = Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(50), took: Duration::ZERO };
-    node.tasks.insert(WORK.into(), silent);
+    work(&mut node, silent);
     let findings = node.findings();
     assert_eq!(only(&findings).checked, Duration::from_secs(950));
     assert!(findings.ask.contains(&WORK.to_owned()), "a resumed shim is asked again at once");
@@ -84,14 +89,12 @@ fn silence_of_a_shim_that_runs_is_as_old_as_the_silence() {
 #[test]
 fn created_exited_and_vanished_containers_are_not_hung() {
     for state in [ContainerState::Created, ContainerState::Exited] {
-        let mut node = Node::healthy();
-        node.freeze(SANDBOX);
+        let mut node = stopped();
         node.shim(SANDBOX).state = 'S';
         node.list().containers.iter_mut().for_each(|container| container.state = state);
         assert!(!node.kinds().contains(&FaultType::HungContainer), "{state:?}");
     }
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
+    let mut node = stopped();
     node.list().sandboxes.retain(|sandbox| sandbox.id != SANDBOX);
     node.list().containers.retain(|container| container.sandbox_id != SANDBOX);
     let findings = node.findings();
@@ -102,17 +105,14 @@ fn created_exited_and_vanished_containers_are_not_hung() {
 #[test]
 fn a_failed_question_is_no_verdict() {
     let mut node = Node::healthy();
-    node.tasks.insert(WORK.into(), Reading::Failed { error: "unimplemented".into(), age: Duration::ZERO });
-    let findings = node.findings();
-    assert!(findings.sightings.is_empty());
-    assert_eq!(clean_at(&findings, FaultType::HungContainer, &format!("uid-one/{SANDBOX}")), None);
+    work(&mut node, failed("unimplemented"));
+    assert_eq!(said(&node, FaultType::HungContainer, &format!("uid-one/{SANDBOX}")), Unknown);
 }
 
 #[test]
 fn without_lists_nothing_is_said_of_containers() {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    node.lists = Reading::Failed { error: "message larger than max".into(), age: Duration::ZERO };
+    let mut node = stopped();
+    node.lists = failed("message larger than max");
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
     assert_eq!(clean_at(&findings, FaultType::HungContainer, "any"), None);
@@ -122,9 +122,8 @@ fn without_lists_nothing_is_said_of_containers() {
 
 #[test]
 fn without_processes_the_fault_is_named_but_nothing_can_be_touched() {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    node.processes = Reading::Unavailable { reason: "no host pid".into() };
+    let mut node = stopped();
+    node.processes = unavailable("no host pid");
     assert_eq!(only(&node.findings()).target.process, None);
 }
 
@@ -132,6 +131,6 @@ fn without_processes_the_fault_is_named_but_nothing_can_be_touched() {
 fn on_docker_the_shim_serves_the_container() {
     let mut node = Node::healthy();
     node.shim(SANDBOX).role = ProcessRole::Shim { id: WORK.into(), living_children: 1 };
-    node.tasks.insert(WORK.into(), done(TaskAnswer::NoAnswer));
+    work(&mut node, done(TaskAnswer::NoAnswer));
     assert_eq!(only(&node.findings()).target.process.as_ref().map(|process| process.pid), Some(100));
 }

@@ -6,7 +6,7 @@ use super::*;
 fn lost(answer: TaskAnswer, age: u64) -> Node {
     let mut node = Node::healthy();
     let took = Duration::from_millis(3);
-    node.tasks.insert(WORK.into(), Reading::Done { value: answer, age: Duration::from_secs(age), took });
+    work(&mut node, Reading::Done { value: answer, age: Duration::from_secs(age), took });
     node
 }
 
@@ -14,8 +14,7 @@ fn lost(answer: TaskAnswer, age: u64) -> Node {
 fn a_list_that_is_younger_than_the_answer_makes_it_a_fault() {
     for (answer, words) in [(TaskAnswer::NotFound, "is not there"), (TaskAnswer::Ended, "has ended")] {
         let findings = lost(answer, 5).findings();
-        let sighting = only(&findings);
-        assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::LostTask, WORK));
+        let sighting = only_of(&findings, FaultType::LostTask, WORK);
         let expected = format!("container work of default/one is listed as running, but its task {words}");
         assert_eq!(sighting.message, expected);
         assert_eq!(sighting.checked, Duration::from_secs(995), "the look is that at the task");
@@ -61,7 +60,7 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
         },
     ] {
         let mut node = Node::healthy();
-        node.tasks.insert(WORK.into(), reading);
+        work(&mut node, reading);
         let findings = node.findings();
         let named = findings.coverage[&FaultType::LostTask].of(WORK);
         assert!(matches!(named, Verdict::Unknown { reason: ConditionReason::NotYetChecked, .. }), "no gap: {named:?}");

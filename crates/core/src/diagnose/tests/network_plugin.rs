@@ -12,8 +12,7 @@ fn the_holder_is_the_fault_and_its_waiters_are_evidence() {
     node.table().push(plugin(402, 70, "s3", &[], true));
     node.table().push(plugin(399, 95, "s4", &[], false));
     let findings = node.findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::NetworkPluginHung, "s1"));
+    let sighting = only_of(&findings, FaultType::NetworkPluginHung, "s1");
     assert_eq!(sighting.subject.lock.as_deref(), Some(LOCK));
     assert_eq!(sighting.target.process.as_ref().map(|p| (p.pid, p.role)), Some((400, Role::NetworkPlugin)));
     assert!(sighting.evidence.iter().any(|line| line.contains("process 402") && line.contains("waits")));
@@ -104,8 +103,7 @@ fn a_call_that_could_not_be_proven_may_be_the_plugin_that_is_missing() {
     ] {
         let mut node = Node::healthy();
         node.unproven("x", possible_role);
-        let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
-        value.unproven[0].age = Duration::from_secs(age);
+        node.process_table().unproven[0].age = Duration::from_secs(age);
         assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, "s1"), clean, "{possible_role:?} {age}");
     }
 }

@@ -22,9 +22,8 @@ fn a_network_that_is_not_ready_is_told_with_the_runtimes_reason() {
 
 #[test]
 fn a_runtime_that_says_nothing_of_a_network_or_does_not_answer_is_not_known_to_have_one() {
-    for status in [done(StatusSeen::default()), Reading::Never, Reading::Hung { out: Duration::from_mins(1) }] {
+    for status in [done(StatusSeen::default()), Reading::Never, hung(60)] {
         let node = Node { status, ..Node::healthy() };
-        assert!(node.kinds().is_empty());
-        assert_eq!(clean_at(&node.findings(), KIND, "network"), None);
+        assert_eq!(said(&node, KIND, "network"), Unknown);
     }
 }

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use nrh_testbed_matrix::{Seen, Way};
 
 use super::crio::with_crio;
+use super::unresponsive_shims::unresponsive;
 use super::*;
 use crate::fault::FaultState;
 use crate::observation::{RemovalSeen, RemovalState};
@@ -18,13 +19,14 @@ use crate::tracker::Tracker;
 const STEP: usize = 5;
 /// Time since boot at which timelines begin.
 const START: u64 = 1000;
-const NEW: &str = "dddd000000000000000000000000000000000000000000000000000000000000";
 
 /// What one second of a timeline changes on a healthy node.
 type Change = fn(&mut Node, u64);
 
 struct Timeline {
     name: &'static str,
+    /// For how many seconds of it the change is made.
+    changed: u64,
     seconds: u64,
     /// What is suspected on the way, and nothing else.
     felt: &'static [FaultType],
@@ -32,15 +34,18 @@ struct Timeline {
 }
 
 const fn timeline(name: &'static str, seconds: u64, felt: &'static [FaultType], change: Change) -> Timeline {
-    Timeline { name, seconds, felt, change }
+    Timeline { name, changed: seconds, seconds, felt, change }
 }
 
-fn failed<T>(error: &str) -> Reading<T> {
-    Reading::Failed { error: error.into(), age: Duration::ZERO }
-}
-
-const fn hung<T>(seconds: u64) -> Reading<T> {
-    Reading::Hung { out: Duration::from_secs(seconds) }
+/// One whose change is made for so many seconds at first, and not any more after that.
+const fn at_first(
+    name: &'static str,
+    changed: u64,
+    seconds: u64,
+    felt: &'static [FaultType],
+    change: Change,
+) -> Timeline {
+    Timeline { name, changed, seconds, felt, change }
 }
 
 /// A kubelet that has run for so many seconds; `None` = none runs.
@@ -57,18 +62,6 @@ fn kubelet(node: &mut Node, age: Option<u64>) {
 fn no_network(node: &mut Node) {
     let network = NetworkSeen { ready: false, reason: "NetworkPluginNotReady".into(), message: "no conf".into() };
     node.status = done(StatusSeen { network: Some(network) });
-}
-
-/// A shim is stopped, what it served has ended, and the runtime does not answer.
-fn unresponsive(node: &mut Node) {
-    node.table().iter_mut().filter(|process| process.role == ProcessRole::Runtime).for_each(|daemon| {
-        daemon.command = "containerd".into();
-    });
-    let shim = node.shim(SANDBOX);
-    (shim.state, shim.role) = ('T', ProcessRole::Shim { id: SANDBOX.into(), living_children: 0 });
-    node.runtime = failed("connection refused");
-    (node.lists, node.status) = (failed("connection refused"), failed("connection refused"));
-    node.tasks.clear();
 }
 
 /// A pod of its own with one container in this state, whose task was not asked yet.
@@ -94,11 +87,6 @@ fn answer_before_the_list(node: &mut Node) {
     }
 }
 
-/// The task of the first pod's container.
-fn work(node: &mut Node, reading: Reading<TaskAnswer>) {
-    node.tasks.insert(WORK.into(), reading);
-}
-
 fn timelines() -> Vec<Timeline> {
     let all = [
         of_the_runtime(),
@@ -119,20 +107,12 @@ fn of_the_runtime() -> Vec<Timeline> {
     use FaultType as F;
     vec![
         timeline("a quiet hour", 3600, &[], |_, _| {}),
-        timeline("lists fail for a minute", 90, &[], |node, t| {
-            if t < 60 {
-                node.lists = failed("transport error");
-            }
+        at_first("lists fail for a minute", 60, 90, &[], |node, _| node.lists = failed("transport error")),
+        at_first("a list of containers takes 79 s", 79, 120, &[F::RuntimeUpdateBlocked], |node, t| {
+            node.lists = hung(t);
         }),
-        timeline("a list of containers takes 79 s", 120, &[F::RuntimeUpdateBlocked], |node, t| {
-            if t < 79 {
-                node.lists = hung(t);
-            }
-        }),
-        timeline("a list of sandboxes takes 79 s", 120, &[F::RuntimeListHung], |node, t| {
-            if t < 79 {
-                (node.lists, node.sandbox_list_hung) = (hung(t), true);
-            }
+        at_first("a list of sandboxes takes 79 s", 79, 120, &[F::RuntimeListHung], |node, t| {
+            (node.lists, node.sandbox_list_hung) = (hung(t), true);
         }),
         timeline("half of the sandboxes are missing from the lists", 900, &[], |node, _| {
             for number in 0..10 {
@@ -143,11 +123,9 @@ fn of_the_runtime() -> Vec<Timeline> {
             node.list().sandboxes.truncate(2);
             node.list().sandboxes_again.truncate(2);
         }),
-        timeline("a restart of the runtime", 120, &[F::RuntimeUnreachable], |node, t| {
-            if t < 12 {
-                (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
-                node.table().retain(|process| process.role != ProcessRole::Runtime);
-            }
+        at_first("a restart of the runtime", 12, 120, &[F::RuntimeUnreachable], |node, _| {
+            (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
+            node.table().retain(|process| process.role != ProcessRole::Runtime);
         }),
         timeline("an upgrade of the runtime", 120, &[F::RuntimeUnreachable], |node, t| {
             if t < 29 {
@@ -156,11 +134,7 @@ fn of_the_runtime() -> Vec<Timeline> {
                 node.runtime = done(RuntimeSeen { name: "containerd".into(), version: "2.1.0".into() });
             }
         }),
-        timeline("a version call takes 25 s", 120, &[F::RuntimeUnreachable], |node, t| {
-            if t < 25 {
-                node.runtime = hung(t);
-            }
-        }),
+        at_first("a version call takes 25 s", 25, 120, &[F::RuntimeUnreachable], |node, t| node.runtime = hung(t)),
     ]
 }
 
@@ -184,10 +158,8 @@ fn of_the_kubelet() -> Vec<Timeline> {
         timeline("a kubelet that is restarted every five minutes", 3600, &[F::KubeletDown], |node, t| {
             kubelet(node, (t % 400).checked_sub(5));
         }),
-        timeline("the kubelet's health check fails for half a minute", 90, &[F::KubeletDown], |node, t| {
-            if t < 30 {
-                node.kubelet().healthz = Some(false);
-            }
+        at_first("the kubelet's health check fails for half a minute", 30, 90, &[F::KubeletDown], |node, _| {
+            node.kubelet().healthz = Some(false);
         }),
         timeline(
             "a node boots, and the probe before all others",
@@ -195,7 +167,7 @@ fn of_the_kubelet() -> Vec<Timeline> {
             &[F::KubeletDown, F::ProbeDegraded],
             |node, t| {
                 if t < 30 {
-                    (node.runtime, node.lists) = (Reading::Never, Reading::Unavailable { reason: "no socket".into() });
+                    (node.runtime, node.lists) = (Reading::Never, unavailable("no socket"));
                     node.tasks.clear();
                     node.table().clear();
                 }
@@ -222,30 +194,20 @@ fn of_pods() -> Vec<Timeline> {
                 node.tasks.insert(id, done(TaskAnswer::NotFound));
             }
         }),
-        timeline("a sandbox is removed before its container", 60, &[F::OrphanContainer], |node, t| {
-            if t < 20 {
-                node.orphan(ContainerState::Running);
-            }
+        at_first("a sandbox is removed before its container", 20, 60, &[F::OrphanContainer], |node, _| {
+            node.orphan(ContainerState::Running);
         }),
         timeline("the dead instance that a kubelet keeps for an hour", 3600, &[], |node, _| {
             node.orphan(ContainerState::Exited);
         }),
-        timeline("a pod whose sandbox is replaced", 120, &[F::DuplicateSandbox], |node, t| {
-            if t < 60 {
-                node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
-                node.list().sandboxes_again.push(NEW.into());
-            }
+        at_first("a pod whose sandbox is replaced", 60, 120, &[F::DuplicateSandbox], |node, _| {
+            node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
+            node.list().sandboxes_again.push(NEW.into());
         }),
-        timeline("a slow disk: tasks do not answer for 35 s", 120, &[F::HungContainer], |node, t| {
-            if t < 35 {
-                work(node, done(TaskAnswer::NoAnswer));
-            }
+        at_first("a slow disk: tasks do not answer for 35 s", 35, 120, &[F::HungContainer], |node, _| {
+            work(node, done(TaskAnswer::NoAnswer));
         }),
-        timeline("one question to a task is out for 35 s", 120, &[F::HungContainer], |node, t| {
-            if t < 35 {
-                work(node, hung(t));
-            }
-        }),
+        at_first("one question to a task is out for 35 s", 35, 120, &[F::HungContainer], |node, t| work(node, hung(t))),
         timeline(
             "a node short of CPU: tasks, plugins and clients take minutes",
             600,
@@ -268,11 +230,7 @@ fn of_pods() -> Vec<Timeline> {
                 }
             },
         ),
-        timeline("a shim is stopped for a checkpoint", 120, &[F::HungContainer], |node, t| {
-            if t < 30 {
-                node.freeze(SANDBOX);
-            }
-        }),
+        at_first("a shim is stopped for a checkpoint", 30, 120, &[F::HungContainer], |node, _| node.freeze(SANDBOX)),
         timeline("a container in a crash loop", 600, &[], |node, t| {
             let attempt = u32::try_from(t / 10).unwrap();
             let ended = t % 10 < 5;
@@ -280,10 +238,8 @@ fn of_pods() -> Vec<Timeline> {
             (it.attempt, it.state) = (attempt, if ended { ContainerState::Exited } else { ContainerState::Running });
             work(node, done(if ended { TaskAnswer::NotFound } else { TaskAnswer::Answered }));
         }),
-        timeline("an end that the list shows a minute late", 120, &[F::LostTask], |node, t| {
-            if t < 60 {
-                work(node, done(TaskAnswer::Ended));
-            }
+        at_first("an end that the list shows a minute late", 60, 120, &[F::LostTask], |node, _| {
+            work(node, done(TaskAnswer::Ended));
         }),
     ]
 }
@@ -291,26 +247,20 @@ fn of_pods() -> Vec<Timeline> {
 fn of_networks() -> Vec<Timeline> {
     use FaultType as F;
     vec![
-        timeline("a network plugin takes 59 s", 120, &[], |node, t| {
-            if t < 60 {
-                node.table().push(plugin(400, t, NEW, &["/var/lib/cni/lock"], false));
-            }
+        at_first("a network plugin takes 59 s", 60, 120, &[], |node, t| {
+            node.table().push(plugin(400, t, NEW, &["/var/lib/cni/lock"], false));
         }),
-        timeline("a network plugin takes 75 s", 120, &[F::NetworkPluginHung], |node, t| {
-            if t < 76 {
-                node.table().push(plugin(400, t, NEW, &["/var/lib/cni/lock"], false));
-            }
+        at_first("a network plugin takes 75 s", 76, 120, &[F::NetworkPluginHung], |node, t| {
+            node.table().push(plugin(400, t, NEW, &["/var/lib/cni/lock"], false));
         }),
         timeline("a hundred pods one after another through one lock", 600, &[], |node, t| {
             let number = i32::try_from(t / 6).unwrap();
             node.table().push(plugin(400 + number, t % 6, &format!("{number:064x}"), &["/var/lib/cni/lock"], false));
             node.table().push(plugin(900 + number, t % 6, NEW, &[], true));
         }),
-        timeline("a driver's hook keeps a start for four minutes", 400, &[F::ContainerStuck], |node, t| {
-            if t < 240 {
-                node.runtime_client("create", t);
-                node.unfinished(WORK, ContainerState::Created, t);
-            }
+        at_first("a driver's hook keeps a start for four minutes", 240, 400, &[F::ContainerStuck], |node, t| {
+            node.runtime_client("create", t);
+            node.unfinished(WORK, ContainerState::Created, t);
         }),
         timeline("people attach to containers and watch them for an hour", 3600, &[], |node, t| {
             for (pid, verb) in [(301, "exec"), (302, "events"), (303, "run")] {
@@ -319,29 +269,19 @@ fn of_networks() -> Vec<Timeline> {
                 node.table().push(ProcessSeen { age: Duration::from_secs(t), parent: 100, ..client });
             }
         }),
-        timeline("a pod's containers wait to be started for nine minutes", 900, &[F::ContainerStuck], |node, t| {
-            if t < 540 {
-                node.unfinished(WORK, ContainerState::Created, t);
-            }
+        at_first("containers wait to be started for nine minutes", 540, 900, &[F::ContainerStuck], |node, t| {
+            node.unfinished(WORK, ContainerState::Created, t);
         }),
-        timeline(
-            "a network plugin is installed four minutes after a node has joined",
-            900,
-            &[F::NetworkNotReady],
-            |node, t| {
-                if t < 240 {
-                    no_network(node);
-                }
-            },
-        ),
-        timeline(
-            "a runtime comes back beside a deaf shim after 25 s",
+        at_first("a network plugin comes four minutes after its node", 240, 900, &[F::NetworkNotReady], |node, _| {
+            no_network(node);
+        }),
+        at_first(
+            "a runtime comes back beside a deaf shim",
+            25,
             300,
             &[F::UnresponsiveShim, F::RuntimeUnreachable],
-            |node, t| {
-                if t < 25 {
-                    unresponsive(node);
-                }
+            |node, _| {
+                unresponsive(node);
             },
         ),
         timeline("an image is pulled for ten minutes", 600, &[], |node, _| {
@@ -472,33 +412,25 @@ fn of_others() -> Vec<Timeline> {
             lonely_shim(node, 500, NEW);
             node.tasks.insert(NEW.into(), done(TaskAnswer::Answered));
         }),
-        timeline("a sandbox takes four minutes to be made", 300, &[], |node, t| {
-            if t < 240 {
-                lonely_shim(node, 500, NEW);
-                node.table().last_mut().unwrap().age = Duration::from_secs(t);
-                node.tasks.insert(NEW.into(), done(TaskAnswer::NotFound));
-            }
+        at_first("a sandbox takes four minutes to be made", 240, 300, &[], |node, t| {
+            lonely_shim(node, 500, NEW);
+            node.table().last_mut().unwrap().age = Duration::from_secs(t);
+            node.tasks.insert(NEW.into(), done(TaskAnswer::NotFound));
         }),
         timeline("finished pods that nobody removes", 3600, &[], |node, _| {
             for number in 0..200 {
                 one_more(node, number, false, ContainerState::Exited);
             }
         }),
-        timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeDegraded], |node, t| {
-            if t < 600 {
-                node.processes = Reading::Unavailable { reason: "hidepid".into() };
-            }
+        at_first("/proc cannot be read for ten minutes", 600, 900, &[FaultType::ProbeDegraded], |node, _| {
+            node.processes = unavailable("hidepid");
         }),
-        timeline("a shim that cannot be proven waits for a disk", 300, &[], |node, t| {
-            if t < 120 {
-                node.table().retain(|process| process.pid != 100);
-                node.unproven("containerd-shim", PossibleRole::Shim);
-            }
+        at_first("a shim that cannot be proven waits for a disk", 120, 300, &[], |node, _| {
+            node.table().retain(|process| process.pid != 100);
+            node.unproven("containerd-shim", PossibleRole::Shim);
         }),
-        timeline("nothing answers for a while, and nobody can look", 900, &[FaultType::ProbeDegraded], |node, t| {
-            if t < 600 {
-                *node = Node { now: node.now, ..Node::unavailable() };
-            }
+        at_first("nothing answers, and nobody can look", 600, 900, &[FaultType::ProbeDegraded], |node, _| {
+            *node = Node { now: node.now, ..Node::unavailable() }
         }),
     ]
 }
@@ -511,7 +443,9 @@ fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
     for (step, t) in (0..timeline.seconds).step_by(STEP).enumerate() {
         let mut node = Node::healthy();
         node.now = Duration::from_secs(START + t);
-        (timeline.change)(&mut node, t);
+        if t < timeline.changed {
+            (timeline.change)(&mut node, t);
+        }
         answer_before_the_list(&mut node);
         let findings = diagnose(&node, tracker.known(), &thresholds);
         let day = SignedDuration::from_hours(if step % 2 == 0 { 24 } else { -24 });
@@ -598,7 +532,7 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
         }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
         (F::UnresponsiveShim, 130, |node, _| unresponsive(node)),
-        (F::ProbeDegraded, 610, |node, _| node.processes = Reading::Unavailable { reason: "hidepid".into() }),
+        (F::ProbeDegraded, 610, |node, _| node.processes = unavailable("hidepid")),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
         (F::GhostSandbox, 610, |node, _| {
             with_docker(node);

@@ -13,7 +13,7 @@ fn running_does_harm_always_exited_only_without_a_kubelet() {
         let mut node = Node::healthy();
         node.orphan(state);
         let findings = node.findings();
-        let sighting = findings.sightings.iter().find(|sighting| sighting.kind == FaultType::OrphanContainer).unwrap();
+        let sighting = first_of(&findings, FaultType::OrphanContainer);
         assert_eq!((sighting.harm, sighting.key.as_str()), (harm, WORK), "{state:?}");
         assert_eq!(sighting.target.container_id.as_deref(), Some(WORK));
         assert_eq!(sighting.target.sandbox_id.as_deref(), Some(SANDBOX));

@@ -4,12 +4,10 @@ use super::*;
 use crate::restart_safety::restart_safety;
 use crate::tri_state::TriState;
 
-const LEFT: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 const WHY: &str = "the process table is too long to be read";
 
 fn cut(node: &mut Node) {
-    let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
-    value.left_out.processes = Some(WHY.to_owned());
+    node.process_table().left_out.processes = Some(WHY.to_owned());
 }
 
 fn part_of(mut node: Node) -> Node {
@@ -49,19 +47,14 @@ fn a_shim_may_have_children_that_are_missing() {
     let mut leaked = Node::healthy();
     leaked
         .table()
-        .push(ProcessSeen { state: 'T', ..process(900, ProcessRole::Shim { id: LEFT.into(), living_children: 0 }) });
+        .push(ProcessSeen { state: 'T', ..process(900, ProcessRole::Shim { id: NEW.into(), living_children: 0 }) });
     assert_eq!(leaked.kinds(), [FaultType::LeakedShim]);
     cut(&mut leaked);
     assert_eq!(leaked.kinds(), []);
-    assert_eq!(clean_at(&leaked.findings(), FaultType::LeakedShim, LEFT), None);
+    assert_eq!(clean_at(&leaked.findings(), FaultType::LeakedShim, NEW), None);
 
     let mut unresponsive = Node::healthy();
-    let shim = unresponsive.shim(SANDBOX);
-    (shim.state, shim.role) = ('T', ProcessRole::Shim { id: SANDBOX.into(), living_children: 0 });
-    unresponsive.table().iter_mut().find(|process| process.role == ProcessRole::Runtime).unwrap().command =
-        "containerd".into();
-    unresponsive.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
-    unresponsive.tasks.clear();
+    super::unresponsive_shims::unresponsive(&mut unresponsive);
     assert!(unresponsive.kinds().contains(&FaultType::UnresponsiveShim));
     cut(&mut unresponsive);
     assert!(!unresponsive.kinds().contains(&FaultType::UnresponsiveShim));
@@ -71,7 +64,7 @@ fn a_shim_may_have_children_that_are_missing() {
 #[test]
 fn a_runtime_that_is_not_in_a_part_may_run() {
     let mut node = Node::healthy();
-    node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
+    node.runtime = failed("refused");
     node.table().retain(|process| process.role != ProcessRole::Runtime);
     let known = Known { host_processes: true, ..Known::default() };
     let gone = |node: &Node| diagnose(node, known, &Thresholds::default()).runtime_gone;
@@ -79,7 +72,7 @@ fn a_runtime_that_is_not_in_a_part_may_run() {
     cut(&mut node);
     assert!(!gone(&node));
     let findings = node.findings();
-    let told = findings.sightings.iter().find(|one| one.kind == FaultType::RuntimeUnreachable).unwrap();
+    let told = first_of(&findings, FaultType::RuntimeUnreachable);
     assert!(told.evidence[0].ends_with(WHY), "{:?}", told.evidence);
     // One that answers and is not seen says why nothing is judged by the table.
     let mut answers = Node::healthy();
@@ -92,8 +85,7 @@ fn a_runtime_that_is_not_in_a_part_may_run() {
 fn first_processes_of_containers_that_are_left_out_may_be_frozen() {
     let mut node = Node::healthy();
     assert!(clean_at(&node.findings(), FaultType::FrozenCgroup, "anything").is_some());
-    let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
-    value.left_out.inits = Some("70 processes are not looked at".to_owned());
+    node.process_table().left_out.inits = Some("70 processes are not looked at".to_owned());
     let findings = node.findings();
     assert_eq!(clean_at(&findings, FaultType::FrozenCgroup, "anything"), None);
     assert!(clean_at(&findings, FaultType::RuntimeClientHung, "anything").is_some(), "nothing else is in doubt");

@@ -7,10 +7,7 @@ const SLOW: FaultType = FaultType::PlegSlow;
 
 impl Node {
     pub(super) fn port(&mut self) -> &mut PortSeen {
-        match &mut self.port {
-            Reading::Done { value, .. } => value,
-            _ => panic!("no look at the kubelet's port"),
-        }
+        seen(&mut self.port)
     }
 
     /// Relists of the kubelet that go like this.
@@ -47,10 +44,10 @@ fn a_loop_that_stands_still_beside_a_runtime_that_works_is_told() {
 fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
     type Change = fn(&mut Node);
     let changes: [(Change, &str); 8] = [
-        (|node| node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO }, "does not answer"),
-        (|node| node.runtime = Reading::Hung { out: Duration::from_secs(6) }, "does not answer"),
-        (|node| node.lists = Reading::Hung { out: Duration::from_mins(2) }, "lists do not come back"),
-        (|node| node.lists = Reading::Unavailable { reason: "no socket".into() }, "lists do not come back"),
+        (|node| node.runtime = failed("refused"), "does not answer"),
+        (|node| node.runtime = hung(6), "does not answer"),
+        (|node| node.lists = hung(120), "lists do not come back"),
+        (|node| node.lists = unavailable("no socket"), "lists do not come back"),
         (
             |node| {
                 let network = NetworkSeen { ready: false, reason: String::new(), message: String::new() };
@@ -87,8 +84,7 @@ fn a_sick_check_of_long_ago_accuses_nobody() {
     slow.relists(Some(120), 0);
     for mut node in [stalled(), slow] {
         assert_eq!(node.kinds().len(), 1);
-        let Reading::Done { age, .. } = &mut node.port else { panic!("a look") };
-        *age = STALE + Duration::from_secs(1);
+        aged(&mut node.port, STALE + Duration::from_secs(1));
         assert!(node.kinds().is_empty(), "the runtime beside it is that of now");
     }
 }
@@ -147,7 +143,7 @@ fn lists_that_fail_at_once_end_and_are_slow_all_the_same() {
     node.port().relists = Ok(RelistsSeen { begun: true, mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
     assert_eq!(node.kinds(), [SLOW]);
     // The runtime's own lists would show it.
-    node.lists = Reading::Failed { error: "larger than 16 MiB".into(), age: Duration::ZERO };
+    node.lists = failed("larger than 16 MiB");
     assert!(held(&node, SLOW).contains("lists do not come back"));
     // A loop that stands still does not move that moment either: then it is the loop that is told of.
     let mut node = stalled();
@@ -161,8 +157,7 @@ fn with_events_only_what_has_ended_counts() {
     node.kubelet().settings = Some(KubeletSettings { evented_pleg: true, ..KubeletSettings::default() });
     // It relists every five minutes.
     node.relists(None, 290);
-    assert!(node.kinds().is_empty());
-    assert_eq!(clean_at(&node.findings(), SLOW, "kubelet"), None);
+    assert_eq!(said(&node, SLOW, "kubelet"), Unknown);
     node.relists(Some(90), 0);
     assert_eq!(node.kinds(), [SLOW]);
     node.relists(Some(1), 0);

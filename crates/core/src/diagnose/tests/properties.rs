@@ -366,41 +366,22 @@ enum Collector {
     Clock,
 }
 
-const COLLECTORS: [Collector; 11] = [
-    Collector::Runtime,
-    Collector::Status,
-    Collector::Lists,
-    Collector::Tasks,
-    Collector::Processes,
-    Collector::Kubelet,
-    Collector::Host,
-    Collector::Disks,
-    Collector::Port,
-    Collector::Bus,
-    Collector::Clock,
-];
+type Change = fn(&mut Node);
 
-/// The same node, had that collector not been able to check.
-fn without(node: &Node, collector: Collector) -> Node {
-    fn unavailable<T>() -> Reading<T> {
-        Reading::Unavailable { reason: "no permission".into() }
-    }
-    let mut node = node.clone();
-    match collector {
-        Collector::Runtime => node.runtime = unavailable(),
-        Collector::Lists => node.lists = unavailable(),
-        Collector::Tasks => node.tasks.clear(),
-        Collector::Processes => node.processes = unavailable(),
-        Collector::Kubelet => node.kubelet = unavailable(),
-        Collector::Host => node.host = unavailable(),
-        Collector::Disks => node.disks = unavailable(),
-        Collector::Status => node.status = unavailable(),
-        Collector::Port => node.port = unavailable(),
-        Collector::Bus => node.bus = unavailable(),
-        Collector::Clock => node.clock = unavailable(),
-    }
-    node
-}
+/// Each of them, and a node on which it cannot check.
+const COLLECTORS: [(Collector, Change); 11] = [
+    (Collector::Runtime, |node| node.runtime = unavailable("no permission")),
+    (Collector::Status, |node| node.status = unavailable("no permission")),
+    (Collector::Lists, |node| node.lists = unavailable("no permission")),
+    (Collector::Tasks, |node| node.tasks.clear()),
+    (Collector::Processes, |node| node.processes = unavailable("no permission")),
+    (Collector::Kubelet, |node| node.kubelet = unavailable("no permission")),
+    (Collector::Host, |node| node.host = unavailable("no permission")),
+    (Collector::Disks, |node| node.disks = unavailable("no permission")),
+    (Collector::Port, |node| node.port = unavailable("no permission")),
+    (Collector::Bus, |node| node.bus = unavailable("no permission")),
+    (Collector::Clock, |node| node.clock = unavailable("no permission")),
+];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
@@ -421,8 +402,10 @@ proptest! {
 
     #[test]
     fn a_collector_that_cannot_check_takes_away_what_stands_on_it(node in node(), known in known()) {
-        for collector in COLLECTORS {
-            let findings = judged(&without(&node, collector), known);
+        for (collector, take_away) in COLLECTORS {
+            let mut node = node.clone();
+            take_away(&mut node);
+            let findings = judged(&node, known);
             for seen in findings.sightings.iter().filter(|seen| needs(seen.kind).contains(&collector)) {
                 prop_assert!(false, "{:?} without the collector {collector:?}: {:?}", seen.kind, seen.evidence);
             }

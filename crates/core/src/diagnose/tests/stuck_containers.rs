@@ -3,7 +3,6 @@
 use super::*;
 
 const KIND: FaultType = FaultType::ContainerStuck;
-const OLD: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 
 fn is(state: ContainerState) -> Node {
     let mut node = Node::healthy();
@@ -13,31 +12,30 @@ fn is(state: ContainerState) -> Node {
 
 #[test]
 fn a_container_that_is_not_started_is_told_while_its_pod_waits_for_it() {
+    type Case = (&'static str, fn(&mut Node));
     let mut caught = is(ContainerState::Created);
     caught.list().unfinished.insert(WORK.into(), Duration::from_secs(59));
-    assert!(caught.kinds().is_empty());
-    assert_eq!(clean_at(&caught.findings(), KIND, WORK), None, "it is not clean either");
+    assert_eq!(said(&caught, KIND, WORK), Unknown, "it is not clean either");
     let findings = is(ContainerState::Created).findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (KIND, WORK));
+    let sighting = only_of(&findings, KIND, WORK);
     assert_eq!(sighting.message, "container work of default/one stays created and not started");
-    // The kubelet has made another one since: this one is its last dead instance, or goes with the next round.
-    let mut node = is(ContainerState::Created);
-    node.list().containers.push(ContainerSeen { attempt: 1, ..container(OLD, SANDBOX, "work") });
-    node.tasks.insert(OLD.into(), done(TaskAnswer::Answered));
-    assert!(!node.kinds().contains(&KIND));
-    assert!(clean_at(&node.findings(), KIND, WORK).is_some(), "a fault that stood before is over");
-    // Docker lists one whose start has failed as created. Another one runs, whichever was made first.
-    let mut node = is(ContainerState::Created);
-    node.list().containers.push(container(OLD, SANDBOX, "work"));
-    node.tasks.insert(OLD.into(), done(TaskAnswer::Answered));
-    assert!(!node.kinds().contains(&KIND));
-    assert!(clean_at(&node.findings(), KIND, WORK).is_some());
-    // Its pod is on its way out.
-    let mut node = is(ContainerState::Created);
-    node.list().sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
-    assert!(!node.kinds().contains(&KIND));
-    assert!(clean_at(&node.findings(), KIND, WORK).is_some());
+    // One that stood before is over with each of these.
+    let cases: [Case; 3] = [
+        ("the kubelet has made another one since: this one goes with the next round", |node| {
+            node.list().containers.push(ContainerSeen { attempt: 1, ..container(NEW, SANDBOX, "work") });
+            node.tasks.insert(NEW.into(), done(TaskAnswer::Answered));
+        }),
+        ("another one runs, whichever was made first: Docker lists a failed start as created", |node| {
+            node.list().containers.push(container(NEW, SANDBOX, "work"));
+            node.tasks.insert(NEW.into(), done(TaskAnswer::Answered));
+        }),
+        ("its pod is on its way out", |node| node.list().sandboxes.iter_mut().for_each(|one| one.ready = false)),
+    ];
+    for (name, change) in cases {
+        let mut node = is(ContainerState::Created);
+        change(&mut node);
+        assert_eq!(said(&node, KIND, WORK), Clean, "{name}");
+    }
     // It is nobody's of the kubelet.
     let mut node = is(ContainerState::Created);
     node.list().containers.iter_mut().for_each(|container| container.pod = None);
@@ -59,7 +57,7 @@ fn dockers_own_word_tells_a_start_that_has_failed_from_one_that_is_awaited() {
     let failed = node(Some(done(TaskAnswer::Ended))).findings();
     assert!(!failed.sightings.iter().any(|one| one.kind == KIND));
     assert!(clean_at(&failed, KIND, WORK).is_some());
-    for answer in [done(TaskAnswer::DaemonAnswered), Reading::Hung { out: Duration::from_secs(90) }] {
+    for answer in [done(TaskAnswer::DaemonAnswered), hung(90)] {
         assert!(node(Some(answer)).kinds().contains(&KIND));
     }
 }
@@ -67,8 +65,8 @@ fn dockers_own_word_tells_a_start_that_has_failed_from_one_that_is_awaited() {
 #[test]
 fn a_state_that_the_runtime_does_not_know_is_told_whichever_attempt_it_is() {
     let mut node = is(ContainerState::Unknown);
-    node.list().containers.push(ContainerSeen { attempt: 1, ..container(OLD, SANDBOX, "work") });
-    node.tasks.insert(OLD.into(), done(TaskAnswer::Answered));
+    node.list().containers.push(ContainerSeen { attempt: 1, ..container(NEW, SANDBOX, "work") });
+    node.tasks.insert(NEW.into(), done(TaskAnswer::Answered));
     let findings = node.findings();
     let told: Vec<_> = findings.sightings.iter().filter(|one| one.kind == KIND).collect();
     assert_eq!((told.len(), told[0].key.as_str()), (1, WORK));
@@ -77,9 +75,9 @@ fn a_state_that_the_runtime_does_not_know_is_told_whichever_attempt_it_is() {
 
 fn ghost(said: &[Option<bool>]) -> Node {
     let mut node = super::docker::healthy();
-    node.list().sandboxes.push(SandboxSeen { ready: false, ..sandbox(OLD, "gone") });
-    node.list().sandboxes_again.push(OLD.into());
-    node.list().asked_sandboxes.extend(said.iter().map(|said| (OLD.to_owned(), *said)));
+    node.list().sandboxes.push(SandboxSeen { ready: false, ..sandbox(NEW, "gone") });
+    node.list().sandboxes_again.push(NEW.into());
+    node.list().asked_sandboxes.extend(said.iter().map(|said| (NEW.to_owned(), *said)));
     node
 }
 
@@ -87,13 +85,13 @@ fn ghost(said: &[Option<bool>]) -> Node {
 fn a_sandbox_is_a_ghost_only_by_the_runtimes_own_word() {
     let kind = FaultType::GhostSandbox;
     let findings = ghost(&[Some(false)]).findings();
-    assert_eq!((only(&findings).kind, only(&findings).key.as_str()), (kind, OLD));
+    only_of(&findings, kind, NEW);
     assert!(only(&findings).message.contains("of default/gone is listed"), "{}", only(&findings).message);
     assert!(ghost(&[Some(true)]).kinds().is_empty());
-    assert!(clean_at(&ghost(&[Some(true)]).findings(), kind, OLD).is_some());
+    assert!(clean_at(&ghost(&[Some(true)]).findings(), kind, NEW).is_some());
     for silence in [&[][..], &[None]] {
         assert!(ghost(silence).kinds().is_empty());
-        assert_eq!(clean_at(&ghost(silence).findings(), kind, OLD), None, "not asked this time, or no answer");
+        assert_eq!(clean_at(&ghost(silence).findings(), kind, NEW), None, "not asked this time, or no answer");
     }
     // One that is ready is the kubelet's to check; and other runtimes list what they have.
     let mut ready = ghost(&[Some(false)]);

@@ -5,14 +5,18 @@ use super::*;
 const KIND: FaultType = FaultType::UnresponsiveShim;
 
 /// A shim is stopped with nothing alive below it, and the runtime's process runs without an answer.
-fn unresponsive() -> Node {
-    let mut node = Node::healthy();
-    containerd(&mut node).command = "containerd".into();
+pub(super) fn unresponsive(node: &mut Node) {
+    containerd(node).command = "containerd".into();
     let shim = node.shim(SANDBOX);
     (shim.state, shim.role) = ('T', ProcessRole::Shim { id: SANDBOX.into(), living_children: 0 });
-    node.runtime = Reading::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
-    node.lists = Reading::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
+    node.runtime = failed("connection refused");
+    (node.lists, node.status) = (failed("connection refused"), failed("connection refused"));
     node.tasks.clear();
+}
+
+fn with_unresponsive() -> Node {
+    let mut node = Node::healthy();
+    unresponsive(&mut node);
     node
 }
 
@@ -26,20 +30,20 @@ fn told(node: &Node) -> Option<Sighting> {
 
 #[test]
 fn an_unresponsive_shim_beside_a_silent_runtime_is_named_with_its_process() {
-    let sighting = told(&unresponsive()).unwrap();
+    let sighting = told(&with_unresponsive()).unwrap();
     assert_eq!((sighting.key.as_str(), sighting.severity), (SANDBOX, Severity::High));
     assert_eq!(sighting.target.process.as_ref().map(|process| (process.pid, process.role)), Some((100, Role::Shim)));
     assert!(sighting.message.contains("while the runtime runs and does not answer"), "{}", sighting.message);
-    let mut hung = unresponsive();
-    hung.runtime = Reading::Hung { out: Duration::from_secs(40) };
+    let mut silent = with_unresponsive();
+    silent.runtime = hung(40);
     // A probe that has begun after it has not been told what the runtime is.
-    hung.kind = RuntimeKind::Unknown;
-    assert!(told(&hung).is_some());
+    silent.kind = RuntimeKind::Unknown;
+    assert!(told(&silent).is_some());
     // Docker of somebody's own is not what does not answer.
-    containerd(&mut hung).command = "dockerd".into();
-    assert_eq!(told(&hung), None);
-    hung.kind = RuntimeKind::Containerd;
-    assert_eq!((told(&hung), clean_at(&hung.findings(), KIND, SANDBOX)), (None, None));
+    containerd(&mut silent).command = "dockerd".into();
+    assert_eq!(told(&silent), None);
+    silent.kind = RuntimeKind::Containerd;
+    assert_eq!((told(&silent), clean_at(&silent.findings(), KIND, SANDBOX)), (None, None));
 }
 
 #[test]
@@ -51,7 +55,7 @@ fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
         |shim| shim.role = ProcessRole::Shim { id: "by-hand".into(), living_children: 0 },
     ];
     for (number, change) in changes.into_iter().enumerate() {
-        let mut node = unresponsive();
+        let mut node = with_unresponsive();
         change(node.shim(SANDBOX));
         assert_eq!(told(&node), None, "change {number}");
     }
@@ -59,19 +63,19 @@ fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
 
 #[test]
 fn while_the_runtime_answers_nothing_waits_for_a_shim() {
-    let mut node = unresponsive();
+    let mut node = with_unresponsive();
     node.runtime = Node::healthy().runtime;
     assert_eq!(told(&node), None);
     assert!(clean_at(&node.findings(), KIND, SANDBOX).is_some());
     // Between two starts of the runtime nothing is known; and what the probe lacks is not the runtime's fault.
-    let mut node = unresponsive();
+    let mut node = with_unresponsive();
     node.table().retain(|process| process.role != ProcessRole::Runtime);
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
-    let mut node = unresponsive();
-    node.runtime = Reading::Unavailable { reason: "not mounted".into() };
+    let mut node = with_unresponsive();
+    node.runtime = unavailable("not mounted");
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
-        let mut node = unresponsive();
+        let mut node = with_unresponsive();
         node.kind = kind;
         assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None), "{kind:?}");
     }

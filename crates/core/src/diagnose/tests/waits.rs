@@ -4,8 +4,6 @@ use super::*;
 use crate::observation::ThreadWaiting;
 
 const KIND: FaultType = FaultType::UninterruptibleProcess;
-/// A container in creation.
-const NEW: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 
 fn waits(process: &mut ProcessSeen, seconds: u64) {
     process.state = 'D';
@@ -28,7 +26,7 @@ fn a_shim_that_has_not_run_for_long_is_sick_and_one_that_waits_for_a_disk_is_not
     let mut node = Node::healthy();
     waits(node.shim(SANDBOX), 60);
     let findings = node.findings();
-    let sighting = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
+    let sighting = first_of(&findings, KIND);
     assert_eq!(sighting.key, key);
     assert_eq!(sighting.subject.to_string(), "process 100 (containerd-shim, shim) of default/one");
     assert!(sighting.message.contains("has not run for more than 60 s"), "{}", sighting.message);
@@ -56,8 +54,7 @@ fn daemons_are_checked_thread_by_thread() {
         ThreadWaiting { thread: 57, waited: Duration::from_mins(2), wchan: Some("rpc_wait_bit_killable".into()) };
     node.host().daemons[1].waiting = Ok(Some(thread));
     let findings = node.findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (KIND, "50.5000"));
+    let sighting = only_of(&findings, KIND, "50.5000");
     assert!(sighting.message.starts_with("a thread of process 50 (containerd"), "{}", sighting.message);
     assert!(clean_at(&findings, KIND, "60.6000").is_some());
     // The process table shows its first thread only, and of the whole daemon says nothing.
@@ -75,10 +72,9 @@ fn daemons_are_checked_thread_by_thread() {
 fn what_cannot_be_proven_counts_by_what_it_may_be() {
     let mut node = Node::healthy();
     node.unproven("runc", PossibleRole::Other);
-    let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
-    value.unproven[0].waited = Some(Duration::from_mins(5));
+    node.process_table().unproven[0].waited = Some(Duration::from_mins(5));
     let findings = node.findings();
-    let sighting = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
+    let sighting = first_of(&findings, KIND);
     assert_eq!(
         (sighting.key.as_str(), sighting.subject.name.as_deref()),
         ("700.7", Some("700 (runc, part of the runtime by its name)"))
@@ -112,16 +108,14 @@ fn a_container_that_is_frozen_while_it_is_made_is_one_fault_of_its_sandbox() {
     assert!(frozen(59).kinds().is_empty());
     assert_eq!(clean_at(&frozen(59).findings(), kind, SANDBOX), None);
     let findings = frozen(60).findings();
-    let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (kind, SANDBOX));
+    let sighting = only_of(&findings, kind, SANDBOX);
     assert!(sighting.message.contains("a container of default/one in sandbox aaaa00000000 is frozen"), "{sighting:?}");
     let (process, group) = (sighting.target.process.as_ref().unwrap(), sighting.target.control_group.as_deref());
     assert_eq!((process.role, process.pid, group), (Role::ContainerInit, 800, Some("sys/fs/cgroup/kubepods/x")));
     assert!(clean_at(&findings, kind, OTHER).is_some());
     let mut node = frozen(60);
     node.host().frozen = Err("permission denied".into());
-    assert!(node.kinds().is_empty());
-    assert_eq!(clean_at(&node.findings(), kind, SANDBOX), None);
+    assert_eq!(said(&node, kind, SANDBOX), Unknown);
 }
 
 fn frozen_of(mut node: Node, serves: &str) -> Node {
@@ -133,8 +127,7 @@ fn frozen_of(mut node: Node, serves: &str) -> Node {
 fn with_docker_a_frozen_container_is_the_kubelets_only_if_it_is_listed() {
     let kind = FaultType::FrozenCgroup;
     let mut node = frozen_of(super::docker::healthy(), NEW);
-    assert!(node.kinds().is_empty());
-    assert!(clean_at(&node.findings(), kind, NEW).is_some(), "it is somebody else's");
+    assert_eq!(said(&node, kind, NEW), Clean, "it is somebody else's");
     node.list().containers.push(ContainerSeen { state: ContainerState::Created, ..container(NEW, SANDBOX, "new") });
     let findings = node.findings();
     let sighting = only(&findings);

@@ -13,7 +13,7 @@ use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::{self, RawProcess};
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::Target;
-use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, ENDING, MAX_WRAPPERS};
+use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, MAX_WRAPPERS, is_awaited};
 use nrh_core::observation::{ContainerSeen, ContainerState};
 use nrh_core::text::bounded;
 use nrh_core::thresholds::NO_PROGRESS_TIME;
@@ -22,7 +22,7 @@ use nrh_core::thresholds::NO_PROGRESS_TIME;
 const WATCHED: Duration = Duration::from_secs(5);
 
 impl Checker {
-    /// Checks that no client works for the shim. Before containerd 2.3 a shim answers nobody while `runc create` runs.
+    /// Checks that the shim waits for no client. It may answer nobody meanwhile.
     pub(super) async fn waits_for_no_client(&self, shim: &PinnedProcess) -> Result<(), Refusal> {
         let pid = shim.process.pid;
         let client = move |prover: &Prover, table: &[RawProcess], one: &RawProcess| {
@@ -30,7 +30,7 @@ impl Checker {
                 return Ok(None);
             }
             Ok(match prover.prove(table, one)? {
-                Some(Proof::RuntimeClient { verb, .. }) if ENDING.contains(&verb.as_str()) => {
+                Some(Proof::RuntimeClient { verb, .. }) if is_awaited(&verb) => {
                     Some(format!("`{verb}` ({}, process {})", bounded(&one.command, 64), one.pid))
                 }
                 _ => None,

@@ -57,6 +57,9 @@ impl Checker {
             return Err(recovered(format!("container {id} is {listed:?}")));
         }
         let state = self.state(held).await?;
+        if signal == Some(Signal::Kill) && state != Some('T') {
+            self.waits_for_no_client(held).await?;
+        }
         match (signal, state) {
             (Some(Signal::Cont) | None, Some('T')) => return Ok(()),
             (Some(Signal::Cont), _) => {}

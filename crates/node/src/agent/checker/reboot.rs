@@ -58,20 +58,41 @@ impl Checker {
     }
 
     /// Checks that nobody has stopped or masked the daemon: such a daemon is down on purpose, and a reboot would start
-    /// it again. If the daemon is part of a larger program, its unit is unknown and nothing forbids the reboot. Returns
-    /// the unit's state, if it is known.
+    /// it again. Returns the state of the daemon's own unit. `None` if the daemon is part of a larger program: then a unit that
+    /// runs does not prove that the daemon does.
     async fn nobody_has_stopped(&self, daemon: Daemon) -> Result<Option<UnitSeen>, Refusal> {
-        let Some(Unit { name, seen, .. }) = self.usual_unit(daemon).await? else { return Ok(None) };
-        let is_masked = seen.load == "masked" || seen.file.starts_with("masked");
-        let is_stopped = seen.load == "loaded" && seen.active == "inactive";
-        if is_masked || is_stopped {
-            let how = if is_masked { "is masked" } else { "was stopped" };
-            let message =
-                format!("{name} {how}: somebody has taken it out of service, so the node is not rebooted for it");
-            return Err(Refusal::new(OutcomeReason::Protected, message));
+        if let Some(unit) = self.usual_unit(daemon).await? {
+            in_service(std::slice::from_ref(&unit))?;
+            return Ok(Some(unit.seen));
         }
-        Ok(Some(seen))
+        let lists = self.possible_units(daemon).await?;
+        lists.iter().try_for_each(|units| in_service(units))?;
+        let all = || lists.iter().flatten();
+        if all().all(|unit| unit.seen.load != "loaded") {
+            let names: Vec<&str> = all().map(|unit| unit.name.as_str()).collect();
+            let (what, names) = (daemon.as_str(), names.join(", "));
+            let message =
+                format!("whether somebody has stopped the {what} is not known: systemd loads none of {names}");
+            return Err(Refusal::cannot_check(message));
+        }
+        Ok(None)
     }
+}
+
+/// Checks that nobody has stopped or masked one of these units, unless another one of them runs.
+fn in_service(units: &[Unit]) -> Result<(), Refusal> {
+    let is_masked = |seen: &UnitSeen| seen.load == "masked" || seen.file.starts_with("masked");
+    let is_stopped = |seen: &UnitSeen| seen.load == "loaded" && seen.active == "inactive";
+    if units.iter().any(|unit| unit.seen.active == "active" && !is_masked(&unit.seen)) {
+        return Ok(());
+    }
+    let Some(Unit { name, seen, .. }) = units.iter().find(|unit| is_masked(&unit.seen) || is_stopped(&unit.seen))
+    else {
+        return Ok(());
+    };
+    let how = if is_masked(seen) { "is masked" } else { "was stopped" };
+    let message = format!("{name} {how}: somebody has taken it out of service, so the node is not rebooted for it");
+    Err(Refusal::new(OutcomeReason::Protected, message))
 }
 
 /// An objection of the login manager is a definite refusal, not silence: it causes no retry.

@@ -1,13 +1,15 @@
 //! The preflight of a daemon restart: the daemon is still faulty as reported, and nothing exists that the restart would
 //! break or that would break the restart.
 
+use std::io::ErrorKind;
+
 use super::unit::{Process, Unit, expected, find_in, is_silence};
 use super::{Checker, asked, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::{self, Found};
 use crate::cri::CriError;
-use crate::proc::role::Proof;
+use crate::proc::role::{Proof, is_monitor_name, is_shim_name};
 use crate::proc::{self, Handle};
 use crate::runtime::Client;
 use nrh_core::action::Restart;
@@ -24,11 +26,21 @@ use nrh_core::text::bounded;
 const SPEAKERS: [&str; 2] = ["containerd", "crio"];
 
 /// Contents of the process table.
+#[derive(Default)]
 struct Table {
     runtimes: Vec<Process>,
     /// Stopped shims, and running calls of the runtime, each as a phrase.
     stopped: Vec<String>,
     at_work: Vec<String>,
+    unproven: Vec<Unproven>,
+}
+
+/// A process that may have a role, and cannot be read: it waits uninterruptibly, as a rule.
+struct Unproven {
+    phrase: String,
+    why: String,
+    /// Whether it has the name of a shim or a conmon.
+    may_be_shim: bool,
 }
 
 impl Checker {
@@ -152,11 +164,15 @@ impl Checker {
                 format!("{shim} is stopped: the {} would wait for it at its start; release it first", daemon.as_str());
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
+        let restarts_runtime = daemon == Daemon::Runtime || find_in(&table.runtimes, unit).is_some();
         if let Some(call) = table.at_work.first()
-            && (daemon == Daemon::Runtime || find_in(&table.runtimes, unit).is_some())
+            && restarts_runtime
         {
             let message = format!("{call} is at work: a restart of the runtime would cut it off");
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
+        }
+        if let Some(one) = table.unproven.iter().find(|one| restarts_runtime || one.may_be_shim) {
+            return Err(Refusal::cannot_check(format!("cannot prove what {} is: {}", one.phrase, one.why)));
         }
         if daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| process.is_in(unit)) {
             self.kubelet_would_start().await?;
@@ -191,7 +207,7 @@ impl Checker {
         let prover = self.prover.clone();
         let read = move || -> std::io::Result<Table> {
             let table = proc::table(prover.root())?;
-            let mut found = Table { runtimes: Vec::new(), stopped: Vec::new(), at_work: Vec::new() };
+            let mut found = Table::default();
             for process in &table {
                 let phrase = || format!("process {} ({})", process.pid, bounded(&process.command, 64));
                 match prover.prove(&table, process) {
@@ -205,7 +221,13 @@ impl Checker {
                         found.at_work.push(phrase());
                     }
                     Ok(Some(Proof::NetworkPlugin { .. })) => found.at_work.push(phrase()),
-                    Err(error) if !proc::is_gone(&error) => return Err(error),
+                    // Without permission to read, nothing would be proven.
+                    Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(error),
+                    Err(error) if !proc::is_gone(&error) => found.unproven.push(Unproven {
+                        phrase: phrase(),
+                        why: error.to_string(),
+                        may_be_shim: is_shim_name(&process.command) || is_monitor_name(&process.command),
+                    }),
                     _ => {}
                 }
             }

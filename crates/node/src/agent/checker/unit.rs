@@ -23,8 +23,19 @@ const RUNTIMES: [(&str, &str); 2] =
 const KUBELET: &str = "kubelet.service";
 /// Docker's own daemon.
 const DOCKERD: &str = "dockerd";
-/// Folders of sockets whose runtime and kubelet are part of a larger program.
-const INSIDE: [&str; 3] = ["k3s", "k0s", "microk8s"];
+const USUAL: [&str; 2] = [RUNTIMES[0].1, RUNTIMES[1].1];
+const DOCKER: [&str; 1] = ["docker.service"];
+const CRI_DOCKER: [&str; 1] = ["cri-docker.service"];
+/// RKE2 has the sockets of k3s.
+const K3S: [&str; 4] = ["k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"];
+const K0S: [&str; 2] = ["k0scontroller.service", "k0sworker.service"];
+/// Folders of sockets whose runtime and kubelet are part of a larger program, with the units of which one runs the kubelet, and those
+/// of which one runs the runtime.
+const INSIDE: [(&str, &[&str], &[&str]); 3] = [
+    ("k3s", &K3S, &K3S),
+    ("k0s", &K0S, &K0S),
+    ("microk8s", &["snap.microk8s.daemon-kubelite.service"], &["snap.microk8s.daemon-containerd.service"]),
+];
 /// States of a unit file that somebody wants started. Other units that can be started (`systemd-poweroff.service` is
 /// `static`) are not a daemon of a node.
 const WANTED: [&str; 4] = ["enabled", "enabled-runtime", "linked", "linked-runtime"];
@@ -96,7 +107,7 @@ pub(super) fn expected(daemon: Daemon, params: &Restart, endpoint: &Endpoint) ->
     };
     let socket = endpoint.socket.as_path();
     match daemon {
-        Daemon::Kubelet if socket.iter().any(|part| INSIDE.iter().any(|inside| part == *inside)) => {
+        Daemon::Kubelet if units_inside(daemon, socket).is_some() => {
             no(format!("by its runtime's socket ({}) the kubelet is inside something larger", socket.display()))
         }
         Daemon::Kubelet => Ok(KUBELET.to_owned()),
@@ -108,6 +119,26 @@ pub(super) fn expected(daemon: Daemon, params: &Restart, endpoint: &Endpoint) ->
             None => no(format!("the runtime's socket ({}) is at no usual place", socket.display())),
         },
     }
+}
+
+/// The units of a larger program with the daemon in it, by the folder of the runtime's socket.
+fn units_inside(daemon: Daemon, socket: &Path) -> Option<&'static [&'static str]> {
+    let is_in = |folder: &str| socket.iter().any(|part| part == folder);
+    let (_, kubelet, runtime) = INSIDE.iter().find(|(folder, ..)| is_in(folder))?;
+    Some(match daemon {
+        Daemon::Kubelet => kubelet,
+        Daemon::Runtime => runtime,
+    })
+}
+
+/// Known units of a daemon for which no unit is [`expected`]. The daemon needs one unit of each list.
+fn possible(daemon: Daemon, endpoint: &Endpoint) -> Vec<&'static [&'static str]> {
+    let inside = units_inside(daemon, &endpoint.socket);
+    if daemon == Daemon::Kubelet || !is_docker(endpoint) {
+        return vec![inside.unwrap_or(&USUAL)];
+    }
+    let in_front = (endpoint.api == Api::Cri).then(|| inside.unwrap_or(&CRI_DOCKER));
+    [Some(&DOCKER[..]), in_front].into_iter().flatten().collect()
 }
 
 /// Whether this error of the runtime's socket means that the runtime does not answer. A missing socket means so only if
@@ -143,6 +174,19 @@ impl Checker {
     pub(super) async fn usual_unit(&self, daemon: Daemon) -> Result<Option<Unit>, Refusal> {
         let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(None) };
         self.unit(name).await.map(Some)
+    }
+
+    /// Returns the current state of all [`possible`] units.
+    pub(super) async fn possible_units(&self, daemon: Daemon) -> Result<Vec<Vec<Unit>>, Refusal> {
+        let mut lists = Vec::new();
+        for names in possible(daemon, &self.endpoint) {
+            let mut units = Vec::new();
+            for name in names {
+                units.push(self.unit((*name).to_owned()).await?);
+            }
+            lists.push(units);
+        }
+        Ok(lists)
     }
 
     async fn unit(&self, name: String) -> Result<Unit, Refusal> {

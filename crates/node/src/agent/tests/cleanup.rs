@@ -2,6 +2,7 @@
 
 use super::runtime::{Says, Wrong, container, sandbox};
 use super::*;
+use crate::proc::fake;
 use nrh_core::action::{Action, CleanupOrphans};
 
 /// A shim that serves nothing: stopped, a child of init, on no ready sandbox. Skips where init is not the
@@ -17,11 +18,8 @@ fn leaked(node: &Node, sandbox_id: &str) -> Running {
 }
 
 fn remove_shim(shim: &Running, sandbox_id: &str) -> ActionCommand {
-    command(
-        Action::CleanupOrphans(CleanupOrphans),
-        FaultType::LeakedShim,
-        process_target(shim.as_target(Role::Shim), sandbox_id),
-    )
+    let target = process_target(shim.as_target(Role::Shim), sandbox_id);
+    command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, target)
 }
 
 #[tokio::test]
@@ -35,21 +33,21 @@ async fn a_leaked_shim_is_ended_and_a_needed_one_is_not() {
     for (of_container, of_sandbox) in &containers {
         for state in [0, 1, 3] {
             node.runtime.set(|world| world.containers = vec![container(of_container, of_sandbox, state)]);
-            refused(&node.execute(&remove_shim(&needed, &needed_id)).await, OutcomeReason::Recovered);
+            node.refuses(&remove_shim(&needed, &needed_id), Recovered).await;
         }
     }
     node.runtime.set(|world| {
         world.containers.clear();
         world.sandboxes.push(sandbox(&needed_id, true));
     });
-    refused(&node.execute(&remove_shim(&needed, &needed_id)).await, OutcomeReason::Recovered);
+    node.refuses(&remove_shim(&needed, &needed_id), Recovered).await;
     // Known as ready only to the second list.
     node.runtime.set(|world| {
         world.calls.clear();
         world.sandboxes_again = Some(world.sandboxes.clone());
         world.sandboxes.pop();
     });
-    refused(&node.execute(&remove_shim(&needed, &needed_id)).await, OutcomeReason::Recovered);
+    node.refuses(&remove_shim(&needed, &needed_id), Recovered).await;
 
     done(&node.execute(&remove_shim(&shim, &leaked_id)).await);
     assert_eq!(shim.state(), None);
@@ -63,9 +61,7 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
     let shim = node.stage.shim(&sandbox_id);
     node.runtime.set(|world| world.sandboxes = vec![sandbox(&id(), true)]);
     let command = || remove_shim(&shim, &sandbox_id);
-    let outcome = node.execute(&command()).await;
-    refused(&outcome, OutcomeReason::Recovered);
-    assert!(outcome.message.contains("s old"), "{}", outcome.message);
+    node.refuses_saying(&command(), Recovered, "s old").await;
 
     let old = || {
         let mut settings = node.settings();
@@ -73,16 +69,16 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
         Agent::new(settings)
     };
     for (says, reason) in [
-        (Says::Running, OutcomeReason::Recovered),
-        (Says::Unknown, OutcomeReason::CheckFailed),
-        (Says::UnknownAtOnce, OutcomeReason::CheckFailed),
-        (Says::Nothing, OutcomeReason::CheckFailed),
+        (Says::Running, Recovered),
+        (Says::Unknown, CheckFailed),
+        (Says::UnknownAtOnce, CheckFailed),
+        (Says::Nothing, CheckFailed),
     ] {
         node.runtime.set(|world| world.tasks.insert(sandbox_id.clone(), says));
         refused(&old().execute(&command()).await, reason);
     }
     let by_hand = node.stage.shim("redis");
-    refused(&old().execute(&remove_shim(&by_hand, "redis")).await, OutcomeReason::TargetChanged);
+    refused(&old().execute(&remove_shim(&by_hand, "redis")).await, TargetChanged);
     assert!(by_hand.state().is_some() && shim.state().is_some());
 
     node.runtime.set(|world| world.tasks.clear());
@@ -97,40 +93,20 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
     let name = format!("{with_parent}/containerd-shim-runc-v2");
     let child = node.stage.child(&name, &["-namespace", "k8s.io", "-id", &with_parent]);
     child.stop();
-    let outcome = node.execute(&remove_shim(&child, &with_parent)).await;
-    refused(&outcome, OutcomeReason::Recovered);
-    assert!(outcome.message.contains("child of"), "{}", outcome.message);
+    node.refuses_saying(&remove_shim(&child, &with_parent), Recovered, "child of").await;
 
     let with_child = id();
     let script = r#""$0" -c "read -r x < \"$1\"" & while :; do wait; done"#;
     let mut parent = std::process::Command::new(node.stage.program("parent/containerd-shim-runc-v2"));
     parent.arg("-c").arg(script).arg("/bin/sh").arg(node.stage.path("gate"));
-    let mut parent = parent.args(["-namespace", "k8s.io", "-id", &with_child]).spawn().unwrap();
-    let pid = i32::try_from(parent.id()).unwrap();
+    let mut parent = fake::Running::start(parent.args(["-namespace", "k8s.io", "-id", &with_child]));
+    let pid = parent.pid();
     let table = || crate::proc::table(std::path::Path::new("/proc")).unwrap();
     wait_until("a child", || table().iter().any(|process| process.parent == pid));
-    let found = table();
-    let found = crate::proc::find(&found, pid).unwrap();
-    let process = ProcessRef {
-        role: Role::Shim,
-        pid,
-        start_ticks: found.start_ticks,
-        state: "S".to_owned(),
-        wchan: None,
-        command: String::new(),
-    };
-    let command =
-        command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &with_child));
-    let outcome = node.execute(&command).await;
-    refused(&outcome, OutcomeReason::Recovered);
-    assert!(outcome.message.contains("live below"), "{}", outcome.message);
-    assert_eq!(parent.try_wait().unwrap(), None);
-    for process in table().iter().filter(|process| process.parent == pid) {
-        let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    }
-    parent.kill().unwrap();
-    parent.wait().unwrap();
+    let target = process_target(found(Role::Shim, crate::proc::find(&table(), pid).unwrap()), &with_child);
+    let command = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, target);
+    node.refuses_saying(&command, Recovered, "live below").await;
+    assert_eq!(parent.0.try_wait().unwrap(), None);
 }
 
 #[tokio::test]
@@ -140,17 +116,17 @@ async fn without_both_lists_nothing_is_removed() {
     let orphan = orphan_of(&node, 1);
     for method in ["ListPodSandbox", "ListContainers"] {
         for wrong in [Wrong::Fails, Wrong::Hangs] {
-            node.runtime.set(|world| world.wrong = [(method.to_owned(), wrong)].into());
+            node.wrong(method, wrong);
             let start = std::time::Instant::now();
-            refused(&node.execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CheckFailed);
-            refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CheckFailed);
+            node.refuses(&remove_shim(&shim, &sandbox_id), CheckFailed).await;
+            node.refuses(&remove(&orphan), CheckFailed).await;
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         }
     }
     let mut settings = node.settings();
     settings.bounds.check = Duration::from_millis(50);
     settings.bounds.call = Duration::from_hours(1);
-    refused(&Agent::new(settings).execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CheckFailed);
+    settings.refuses(&remove_shim(&shim, &sandbox_id), CheckFailed).await;
     assert_eq!((shim.state(), node.runtime.writes()), (Some('T'), vec![]));
 }
 
@@ -170,6 +146,12 @@ fn orphan_of(node: &Node, state: i32) -> Orphan {
     orphan
 }
 
+fn node_with_orphan(state: i32) -> (Node, Orphan) {
+    let node = Node::new();
+    let orphan = orphan_of(&node, state);
+    (node, orphan)
+}
+
 fn remove(orphan: &Orphan) -> ActionCommand {
     let target = Target {
         container_id: Some(orphan.container.clone()),
@@ -182,8 +164,7 @@ fn remove(orphan: &Orphan) -> ActionCommand {
 
 #[tokio::test]
 async fn exactly_the_orphan_is_stopped_and_removed() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 1);
+    let (node, orphan) = node_with_orphan(1);
     done(&node.execute(&remove(&orphan)).await);
     let expected = [format!("StopContainer {}", orphan.container), format!("RemoveContainer {}", orphan.container)];
     assert_eq!(node.runtime.writes(), expected);
@@ -191,70 +172,65 @@ async fn exactly_the_orphan_is_stopped_and_removed() {
 
 #[tokio::test]
 async fn an_orphan_that_has_ended_is_removed_where_no_kubelet_works() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 2);
+    let (node, orphan) = node_with_orphan(2);
     done(&node.execute(&remove(&orphan)).await);
     assert_eq!(node.runtime.writes(), [format!("RemoveContainer {}", orphan.container)]);
 }
 
 #[tokio::test]
 async fn a_container_whose_sandbox_is_there_is_no_orphan() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 1);
+    let (node, orphan) = node_with_orphan(1);
     node.runtime.set(|world| world.sandboxes.push(sandbox(&orphan.sandbox, false)));
-    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::Recovered);
+    node.refuses(&remove(&orphan), Recovered).await;
 
     let orphan = orphan_of(&node, 1);
     node.runtime.set(|world| {
         world.calls.clear();
         world.sandboxes_again = Some(vec![sandbox(&orphan.sandbox, true)]);
     });
-    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::Recovered);
+    node.refuses(&remove(&orphan), Recovered).await;
 
     let orphan = orphan_of(&node, 1);
     node.runtime.set(|world| {
         world.sandboxes_again = None;
         world.hidden = vec![orphan.sandbox.clone()];
     });
-    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::Recovered);
+    node.refuses(&remove(&orphan), Recovered).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
 
 #[tokio::test]
 async fn a_direct_question_without_an_answer_is_no_proof() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 1);
+    let (node, orphan) = node_with_orphan(1);
     for wrong in [Wrong::Fails, Wrong::Hangs] {
-        node.runtime.set(|world| world.wrong = [("PodSandboxStatus".to_owned(), wrong)].into());
-        refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CheckFailed);
+        node.wrong("PodSandboxStatus", wrong);
+        node.refuses(&remove(&orphan), CheckFailed).await;
     }
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
 
 #[tokio::test]
 async fn only_the_container_that_was_commanded_is_removed() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 1);
+    let (node, orphan) = node_with_orphan(1);
     let unknown = Orphan { container: id(), sandbox: orphan.sandbox.clone() };
-    refused(&node.execute(&remove(&unknown)).await, OutcomeReason::TargetGone);
+    node.refuses(&remove(&unknown), TargetGone).await;
     let elsewhere = Orphan { container: orphan.container.clone(), sandbox: id() };
-    refused(&node.execute(&remove(&elsewhere)).await, OutcomeReason::TargetChanged);
+    node.refuses(&remove(&elsewhere), TargetChanged).await;
     let mut other_pod = remove(&orphan);
     other_pod.target.pod = Some(pod("uid-2"));
-    refused(&node.execute(&other_pod).await, OutcomeReason::TargetChanged);
+    node.refuses(&other_pod, TargetChanged).await;
     let short = Orphan { container: orphan.container[..12].to_owned(), sandbox: orphan.sandbox.clone() };
-    refused(&node.execute(&remove(&short)).await, OutcomeReason::CheckFailed);
+    node.refuses(&remove(&short), CheckFailed).await;
     node.runtime.set(|world| world.containers[1].labels.clear());
-    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::TargetChanged);
+    node.refuses(&remove(&orphan), TargetChanged).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
 
 #[tokio::test]
 async fn many_at_once_are_a_list_with_a_hole() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 1);
+    let (node, orphan) = node_with_orphan(1);
     node.runtime.set(|world| world.containers.extend((0..10).map(|_| container(&id(), &id(), 1))));
-    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CheckFailed);
+    node.refuses(&remove(&orphan), CheckFailed).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
 
@@ -264,34 +240,32 @@ async fn a_kubelet_at_work_keeps_what_it_keeps_and_is_not_disturbed() {
     let _kubelet = node.stage.child("kubelet", &[]);
     let mut settings = node.settings();
     settings.thresholds.set_bound(&nrh_core::faults::kubelet::START_AGE, Duration::ZERO);
-    let agent = Agent::new(settings);
 
     let ended = orphan_of(&node, 2);
-    refused(&agent.execute(&remove(&ended)).await, OutcomeReason::Protected);
+    settings.refuses(&remove(&ended), Protected).await;
 
     let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap();
     let orphan = orphan_of(&node, 1);
     node.runtime.set(|world| world.containers[0].created_at = now - 60_000_000_000);
-    refused(&agent.execute(&remove(&orphan)).await, OutcomeReason::KubeletBusy);
+    settings.refuses(&remove(&orphan), KubeletBusy).await;
     let orphan = orphan_of(&node, 1);
     node.runtime.set(|world| world.sandboxes[0].created_at = now);
-    refused(&agent.execute(&remove(&orphan)).await, OutcomeReason::KubeletBusy);
+    settings.refuses(&remove(&orphan), KubeletBusy).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 
     let orphan = orphan_of(&node, 1);
     node.runtime.set(|world| world.sandboxes[0].created_at = now - 180_000_000_000);
-    done(&agent.execute(&remove(&orphan)).await);
+    done(&settings.execute(&remove(&orphan)).await);
 }
 
 #[tokio::test]
 async fn a_container_that_cannot_be_stopped_is_not_removed() {
-    let node = Node::new();
-    let orphan = orphan_of(&node, 1);
+    let (node, orphan) = node_with_orphan(1);
     for wrong in [Wrong::Fails, Wrong::Hangs] {
-        node.runtime.set(|world| world.wrong = [("StopContainer".to_owned(), wrong)].into());
+        node.wrong("StopContainer", wrong);
         let command = remove(&orphan);
         let outcome = node.execute(&command).await;
-        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
+        failed(&outcome, "");
         assert_eq!(node.execute(&command).await, outcome, "a failed operation is not tried again");
     }
     assert!(!node.runtime.writes().iter().any(|call| call.starts_with("Remove")));
@@ -310,9 +284,9 @@ async fn a_stopped_conmon_whose_container_has_ended_is_ended_and_no_other() {
         world.sandboxes = vec![sandbox(&sandbox_id, true)];
         world.containers = vec![container(&ended, &sandbox_id, 2), container(&lives, &sandbox_id, 1)];
     });
-    refused(&node.execute(&remove_shim(&needed, &lives)).await, OutcomeReason::Recovered);
-    refused(&node.execute(&remove_shim(&running, &at_end)).await, OutcomeReason::Recovered);
-    refused(&node.execute(&remove_shim(&podman, &ended)).await, OutcomeReason::TargetChanged);
+    node.refuses(&remove_shim(&needed, &lives), Recovered).await;
+    node.refuses(&remove_shim(&running, &at_end), Recovered).await;
+    node.refuses(&remove_shim(&podman, &ended), TargetChanged).await;
     done(&node.execute(&remove_shim(&left, &ended)).await);
     assert_eq!((left.state(), needed.state(), podman.state()), (None, Some('T'), Some('T')));
     assert_eq!(node.runtime.writes(), [] as [String; 0]);

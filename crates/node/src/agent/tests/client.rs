@@ -44,7 +44,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     let hung = Hung::new("k8s.io", "create");
     let mut strict = hung.node.settings();
     strict.thresholds.set_bound(&nrh_core::faults::runtime_client_hung::AGE, Duration::from_mins(5));
-    refused(&Agent::new(strict.clone()).execute(&hung.command()).await, OutcomeReason::Recovered);
+    strict.refuses(&hung.command(), Recovered).await;
     assert!(hung.client.state().is_some());
     // It is young, but does nothing.
     strict.thresholds.set_bound(&nrh_core::thresholds::NO_PROGRESS_TIME, Duration::ZERO);
@@ -54,7 +54,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     };
     strict.thresholds.set_confirm(&nrh_core::faults::runtime_client_hung::CONFIRM, at_once);
     let again = ActionCommand { operation_id: format!("again-{}", hung.client.pid), ..hung.command() };
-    done(&Agent::new(strict).execute(&again).await);
+    done(&strict.execute(&again).await);
     assert_eq!(hung.client.state(), None);
     // The stand-in of a shim outlives its child.
     assert!(hung.shim.state().is_some());
@@ -63,23 +63,23 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
 
 #[tokio::test]
 async fn only_the_commanded_container_of_the_commanded_sandbox_and_only_what_may_be_cut_off() {
+    type Change = fn(&mut Target);
     let hung = Hung::new("k8s.io", "create");
-    let mut other = hung.command();
-    other.target.container_id = Some(id());
-    refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
-    let mut other = hung.command();
-    other.target.sandbox_id = Some(id());
-    refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
-    let mut unnamed = hung.command();
-    unnamed.target.container_id = None;
-    refused(&hung.node.execute(&unnamed).await, OutcomeReason::CheckFailed);
-    let mut as_shim = hung.command();
-    as_shim.target.process.as_mut().unwrap().role = Role::Shim;
-    refused(&hung.node.execute(&as_shim).await, OutcomeReason::TargetChanged);
+    let changes: [(Change, OutcomeReason); 4] = [
+        (|target| target.container_id = Some(id()), TargetChanged),
+        (|target| target.sandbox_id = Some(id()), TargetChanged),
+        (|target| target.container_id = None, CheckFailed),
+        (|target| target.process.as_mut().unwrap().role = Role::Shim, TargetChanged),
+    ];
+    for (change, reason) in changes {
+        let mut command = hung.command();
+        change(&mut command.target);
+        hung.node.refuses(&command, reason).await;
+    }
     assert!(hung.client.state().is_some());
     for verb in ["exec", "pause", "run", "update"] {
         let hung = Hung::new("k8s.io", verb);
-        refused(&hung.node.execute(&hung.command()).await, OutcomeReason::TargetChanged);
+        hung.node.refuses(&hung.command(), TargetChanged).await;
         assert!(hung.client.state().is_some(), "{verb}");
     }
 }
@@ -88,14 +88,14 @@ async fn only_the_commanded_container_of_the_commanded_sandbox_and_only_what_may
 async fn what_works_for_nobody_of_the_kubelets_is_left_alone() {
     // Under another namespace of the same containerd, and without a shim.
     let others = Hung::new("default", "create");
-    refused(&others.node.execute(&others.command()).await, OutcomeReason::TargetChanged);
+    others.node.refuses(&others.command(), TargetChanged).await;
     assert!(others.client.state().is_some());
     let (node, container) = (Node::new(), id());
     let alone = node.stage.child("alone/runc", &["create", "--bundle", "/b", &container]);
     let target =
         Target { container_id: Some(container), ..process_target(alone.as_target(Role::RuntimeClient), &id()) };
     let command = command(SAFE_KILL, FaultType::RuntimeClientHung, target);
-    refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
+    node.refuses(&command, TargetChanged).await;
     assert!(alone.state().is_some());
 }
 
@@ -104,19 +104,18 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
     let (hung, docker) = (Hung::new("moby", "create"), Fake::start());
     let mut settings = hung.node.settings();
     settings.docker_socket = docker.socket();
-    let agent = Agent::new(settings);
     let mut command = hung.command();
     command.target.pod = Some(pod(&format!("uid-{}", &hung.sandbox[..1])));
     let again =
         |number: u32| ActionCommand { operation_id: format!("try-{number}-{}", hung.client.pid), ..command.clone() };
     // The runtime is containerd: this Docker is somebody's own.
-    refused(&agent.execute(&again(1)).await, OutcomeReason::TargetChanged);
+    settings.refuses(&again(1), TargetChanged).await;
     hung.node.runtime.set(|world| world.name = "docker".to_owned());
     docker.lists(&[&hung.sandbox], &[]);
-    refused(&agent.execute(&again(2)).await, OutcomeReason::TargetGone);
+    settings.refuses(&again(2), TargetGone).await;
     assert!(hung.client.state().is_some());
     docker.lists(&[&hung.sandbox], &[(&hung.container, &hung.sandbox)]);
-    done(&agent.execute(&again(3)).await);
+    done(&settings.execute(&again(3)).await);
     assert_eq!(hung.client.state(), None);
     hung.others_untouched();
 }
@@ -132,10 +131,10 @@ async fn with_docker_a_hung_create_of_a_sandbox_is_ended() {
     command.target.sandbox_id = Some(sandbox.clone());
     command.target.pod = Some(pod(&format!("uid-{}", &sandbox[..1])));
     docker.lists(&[&hung.sandbox], &[]);
-    refused(&Agent::new(settings.clone()).execute(&command).await, OutcomeReason::TargetGone);
+    settings.refuses(&command, TargetGone).await;
     docker.lists(&[sandbox], &[]);
     command.operation_id = format!("again-{}", hung.client.pid);
-    done(&Agent::new(settings).execute(&command).await);
+    done(&settings.execute(&command).await);
     assert_eq!(hung.client.state(), None);
     hung.others_untouched();
 }
@@ -154,11 +153,7 @@ async fn with_crio_it_is_ended_below_the_conmon_of_its_container_and_below_crio(
         let process = Some(client.as_target(Role::RuntimeClient));
         let target = Target { process, container_id: Some(container.clone()), ..Target::default() };
         let outcome = node.execute(&command(SAFE_KILL, FaultType::RuntimeClientHung, target)).await;
-        if ends {
-            done(&outcome);
-        } else {
-            refused(&outcome, OutcomeReason::TargetChanged);
-        }
+        came_to(&outcome, if ends { Executed } else { TargetChanged });
         assert_eq!((client.state().is_none(), parent.state().is_some()), (ends, true), "{flags:?}");
     }
 }

@@ -40,6 +40,14 @@ impl Docked {
         self.docker.say(&format!("Inspect:{}", self.container), Say::Never);
     }
 
+    /// The containerd behind Docker says this of a container.
+    fn containerd_says(&self, container: &str, says: Says) {
+        let beside = self.docker.socket().with_file_name("containerd");
+        std::fs::create_dir_all(&beside).unwrap();
+        let _ = std::os::unix::fs::symlink(&self.node.runtime.socket, beside.join("containerd.sock"));
+        self.node.runtime.set(|world| world.tasks.insert(container.to_owned(), says));
+    }
+
     fn command(&self, action: Action) -> ActionCommand {
         let target = Target {
             container_id: Some(self.container.clone()),
@@ -48,13 +56,11 @@ impl Docked {
         };
         command(action, FaultType::HungContainer, target)
     }
+}
 
+impl Executes for Docked {
     fn settings(&self) -> AgentSettings {
         AgentSettings { docker_socket: self.docker.socket(), ..self.node.settings() }
-    }
-
-    async fn execute(&self, command: &ActionCommand) -> Outcome {
-        Agent::new(self.settings()).execute(command).await
     }
 }
 
@@ -69,13 +75,11 @@ async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_
 #[tokio::test]
 async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() {
     let docked = Docked::new();
-    let outcome = docked.execute(&docked.command(KILL)).await;
-    refused(&outcome, OutcomeReason::Protected);
-    assert!(outcome.message.contains("resume it with SIGCONT"), "{}", outcome.message);
+    docked.refuses_saying(&docked.command(KILL), Protected, "resume it with SIGCONT").await;
     done(&reboot_for_process(&docked.node, docked.settings(), &docked.command(KILL)).await);
     docked.hang();
     let protected = docked.command(SAFE_KILL);
-    refused(&docked.execute(&protected).await, OutcomeReason::Protected);
+    docked.refuses(&protected, Protected).await;
     docked.untouched();
     done(&docked.execute(&docked.command(KILL)).await);
     assert_eq!(docked.shim.state(), None);
@@ -85,16 +89,25 @@ async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() 
 #[tokio::test]
 async fn a_stopped_shim_that_answers_nobody_is_killed_although_docker_answers_from_memory() {
     let docked = Docked::new();
-    let beside = docked.docker.socket().with_file_name("containerd");
-    std::fs::create_dir(&beside).unwrap();
-    std::os::unix::fs::symlink(&docked.node.runtime.socket, beside.join("containerd.sock")).unwrap();
-    docked.node.runtime.set(|world| world.tasks.insert(docked.container.clone(), Says::Running));
-    refused(&docked.execute(&docked.command(KILL)).await, OutcomeReason::Protected);
+    docked.containerd_says(&docked.container, Says::Running);
+    docked.refuses(&docked.command(KILL), Protected).await;
     docked.untouched();
-    docked.node.runtime.set(|world| world.tasks.insert(docked.container.clone(), Says::GaveUp));
+    docked.containerd_says(&docked.container, Says::GaveUp);
     done(&docked.execute(&docked.command(KILL)).await);
     assert_eq!(docked.shim.state(), None);
     docked.neighbour_untouched();
+}
+
+#[tokio::test]
+async fn a_shim_that_waits_for_a_client_is_not_killed() {
+    let docked = Docked::new();
+    let (client, shim) = docked.node.stage.client("moby", &docked.container, "update", &docked.container);
+    docked.containerd_says(&docked.container, Says::GaveUp);
+    let mut command = docked.command(KILL);
+    command.target.process = Some(shim.as_target(Role::Shim));
+    docked.refuses(&command, KubeletBusy).await;
+    assert!(shim.state().is_some() && client.state().is_some());
+    docked.untouched();
 }
 
 #[tokio::test]
@@ -102,9 +115,9 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
     let docked = Docked::new();
     docked.hang();
     docked.docker.say("Inspect", Say::Never);
-    refused(&docked.execute(&docked.command(KILL)).await, OutcomeReason::CheckFailed);
+    docked.refuses(&docked.command(KILL), CheckFailed).await;
     docked.docker.say("Containers", Say::Error(500, "?".to_owned()));
-    refused(&docked.execute(&docked.command(CONT)).await, OutcomeReason::CheckFailed);
+    docked.refuses(&docked.command(CONT), CheckFailed).await;
     docked.untouched();
 }
 
@@ -119,25 +132,25 @@ async fn a_container_that_is_not_the_commanded_pods_or_runs_no_more_keeps_its_sh
     docked.docker.lists(&[&docked.sandbox], &[]);
     docked.hang();
     for action in both.clone() {
-        refused(&docked.execute(&command(action)).await, OutcomeReason::TargetGone);
+        docked.refuses(&command(action), TargetGone).await;
     }
     let entry = |state: &str, sandbox: &str| Say::Json(json!([listed(&docked.container, "container", sandbox, state)]));
     docked.docker.say("Containers", entry("exited", &docked.sandbox));
     for action in both.clone() {
-        refused(&docked.execute(&command(action)).await, OutcomeReason::Recovered);
+        docked.refuses(&command(action), Recovered).await;
     }
     docked.docker.say("Containers", entry("running", &id()));
     for action in both.clone() {
-        refused(&docked.execute(&command(action)).await, OutcomeReason::TargetChanged);
+        docked.refuses(&command(action), TargetChanged).await;
     }
     docked.docker.say("Containers", entry("running", &docked.sandbox));
     let mut other = command(KILL);
     other.target.pod = Some(pod("another"));
-    refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
+    docked.refuses(&other, TargetChanged).await;
     // The sandbox's shim is another one, and so is a neighbour's.
     let mut other = command(KILL);
     (other.target.container_id, other.target.sandbox_id) = (Some(id()), Some(docked.container.clone()));
-    refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
+    docked.refuses(&other, TargetChanged).await;
     docked.untouched();
 }
 
@@ -147,7 +160,7 @@ async fn a_shim_of_dockers_on_a_node_with_another_runtime_is_nobodys() {
     docked.hang();
     docked.node.runtime.set(|world| world.name = "containerd".to_owned());
     for action in [CONT, KILL] {
-        refused(&docked.execute(&docked.command(action)).await, OutcomeReason::TargetChanged);
+        docked.refuses(&docked.command(action), TargetChanged).await;
     }
     docked.untouched();
 }
@@ -173,14 +186,12 @@ async fn nothing_is_removed() {
     let target = Target { container_id: Some(docked.container.clone()), ..Target::default() };
     let orphan = command(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target);
     for command in [&leaked, &orphan] {
-        let outcome = docked.execute(command).await;
-        refused(&outcome, OutcomeReason::Protected);
-        assert!(outcome.message.contains("Docker"), "{}", outcome.message);
+        docked.refuses_saying(command, Protected, "Docker").await;
     }
     let mut settings = docked.node.settings();
     settings.endpoint = Endpoint::docker(docked.docker.socket(), NamedBy::Kubelet);
     let again = ActionCommand { operation_id: "again".to_owned(), ..orphan };
-    refused(&Agent::new(settings).execute(&again).await, OutcomeReason::Protected);
+    settings.refuses(&again, Protected).await;
     docked.untouched();
 }
 
@@ -199,7 +210,7 @@ async fn without_dockers_socket_it_cannot_act_and_says_so() {
 #[tokio::test]
 async fn a_docker_that_hangs_behind_cri_dockerd_is_a_fault_and_no_missing_capability() {
     let docked = Docked::new();
-    docked.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
+    docked.node.wrong("Version", Wrong::Fails);
     let socket = docked.node.stage.path("cri-dockerd.sock");
     std::os::unix::fs::symlink(&docked.node.runtime.socket, &socket).unwrap();
     let mut settings = docked.settings();
@@ -208,7 +219,7 @@ async fn a_docker_that_hangs_behind_cri_dockerd_is_a_fault_and_no_missing_capabi
     let missing = Agent::new(settings.clone()).self_check().await;
     assert!(missing.iter().any(|line| line.contains("no runtime answers")), "{missing:?}");
     let outcome = reboot_for_process(&docked.node, settings.clone(), &command).await;
-    refused(&outcome, OutcomeReason::CheckFailed);
+    refused(&outcome, CheckFailed);
     docked.docker.say("Version", Say::Never);
     assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
     done(&reboot_for_process(&docked.node, settings, &command).await);

@@ -28,19 +28,21 @@ impl Marked {
         self.host.path().join("run/reboot-required")
     }
 
-    fn settings(&self) -> AgentSettings {
-        AgentSettings { host: self.host.path().to_owned(), ..self.daemons.settings() }
-    }
-
-    async fn execute(&self, command: &ActionCommand) -> Outcome {
-        Agent::new(self.settings()).execute(command).await
-    }
-
     /// Refused for this reason with this in its sentence, and no file is there.
     #[track_caller]
     fn left_alone(&self, outcome: &Outcome, reason: OutcomeReason, said: &str) {
         self.daemons.left_alone(outcome, reason, said);
         assert!(!self.file().exists());
+    }
+
+    async fn leaves_alone(&self, command: &ActionCommand, reason: OutcomeReason, said: &str) {
+        self.left_alone(&self.execute(command).await, reason, said);
+    }
+}
+
+impl Executes for Marked {
+    fn settings(&self) -> AgentSettings {
+        AgentSettings { host: self.host.path().to_owned(), ..self.daemons.settings() }
     }
 }
 
@@ -52,16 +54,19 @@ fn mark_for(fault_type: FaultType) -> ActionCommand {
     }
 }
 
+/// The same for a runtime that is silent.
+fn mark() -> ActionCommand {
+    mark_for(FaultType::RuntimeUnreachable)
+}
+
 #[tokio::test]
 async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     let node = Marked::new();
-    let command = mark_for(FaultType::RuntimeUnreachable);
+    let command = mark();
     let first = node.execute(&command).await;
     done(&first);
-    assert_eq!(
-        first.message,
-        "/run/reboot-required was not there; it requests a reboot now, until this command is withdrawn"
-    );
+    let said = "/run/reboot-required was not there; it requests a reboot now, until this command is withdrawn";
+    assert_eq!(first.message, said);
     let text = fs::read_to_string(node.file()).unwrap();
     assert!(text.contains(&format!("\"operationId\":\"{}\"", command.operation_id)), "{text}");
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
@@ -73,20 +78,17 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     // Nor does it after the boot, with which all that was kept in /run is lost.
     fs::remove_dir_all(node.daemons.node.stage.path("state")).unwrap();
     fs::write(node.daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
-    node.left_alone(&node.execute(&command).await, OutcomeReason::AlreadyRebooted, "the current boot is boot-2");
+    node.leaves_alone(&command, AlreadyRebooted, "the current boot is boot-2").await;
 }
 
 #[tokio::test]
 async fn a_file_of_somebody_else_asks_for_the_same_and_stays_as_it_is() {
     let node = Marked::new();
     fs::write(node.file(), "*** System restart required ***\n").unwrap();
-    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::AlreadyRequested));
-    assert!(
-        outcome.message.contains("requests a reboot already and belongs to someone else (user "),
-        "{}",
-        outcome.message
-    );
+    let outcome = node.execute(&mark()).await;
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, AlreadyRequested));
+    let said = "requests a reboot already and belongs to someone else (user ";
+    assert!(outcome.message.contains(said), "{}", outcome.message);
     assert_eq!(fs::read_to_string(node.file()).unwrap(), "*** System restart required ***\n");
 }
 
@@ -94,22 +96,18 @@ async fn a_file_of_somebody_else_asks_for_the_same_and_stays_as_it_is() {
 async fn a_place_that_is_not_as_it_must_be_is_left_alone() {
     let node = Marked::new();
     symlink("/etc/passwd", node.file()).unwrap();
-    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    refused(&outcome, OutcomeReason::Protected);
-    assert!(outcome.message.contains("found Symlink"), "{}", outcome.message);
+    node.refuses_saying(&mark(), Protected, "found Symlink").await;
     fs::remove_file(node.file()).unwrap();
     fs::set_permissions(node.host.path().join("run"), fs::Permissions::from_mode(0o777)).unwrap();
-    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    node.left_alone(&outcome, OutcomeReason::Protected, "only its owner");
+    node.leaves_alone(&mark(), Protected, "only its owner").await;
     fs::remove_dir(node.host.path().join("run")).unwrap();
-    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    node.left_alone(&outcome, OutcomeReason::CheckFailed, "as a folder that is no link");
+    node.leaves_alone(&mark(), CheckFailed, "as a folder that is no link").await;
 }
 
 #[tokio::test]
 async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
     let node = Marked::new();
-    let command = || mark_for(FaultType::RuntimeUnreachable);
+    let command = || mark();
     let at = |path: &str| Action::MarkForReboot(MarkForReboot { path: path.to_owned() });
     let for_seconds = |seconds: Option<u32>| ActionCommand { marker_expires_after_seconds: seconds, ..command() };
     for (wrong, said) in [
@@ -121,12 +119,12 @@ async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
         (for_seconds(Some(0)), "markerExpiresAfterSeconds"),
         (for_seconds(Some(86_401)), "markerExpiresAfterSeconds"),
     ] {
-        node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
+        node.leaves_alone(&wrong, CheckFailed, said).await;
     }
     let other = ActionCommand { boot_id: Some("other".to_owned()), ..command() };
-    node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "the current boot is boot");
+    node.leaves_alone(&other, AlreadyRebooted, "the current boot is boot").await;
     let off = AgentSettings { allow_actions: false, ..node.settings() };
-    node.left_alone(&Agent::new(off).execute(&command()).await, OutcomeReason::ActionsDisabled, "are disabled");
+    node.left_alone(&off.execute(&command()).await, ActionsDisabled, "are disabled");
 }
 
 #[tokio::test]
@@ -134,32 +132,26 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
     let node = Marked::new();
     for kind in FaultType::ALL {
         if MarkForReboot::addresses(kind).is_err() {
-            node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CheckFailed, "no second check");
+            node.leaves_alone(&mark_for(kind), CheckFailed, "no second check").await;
         }
     }
     node.daemons.node.runtime.set(|world| world.wrong.clear());
-    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    node.left_alone(&outcome, OutcomeReason::Recovered, "answers a version call");
+    node.leaves_alone(&mark(), Recovered, "answers a version call").await;
     let stopped = Marked { daemons: Daemons::of_runtime(unit("inactive", "dead")), ..Marked::new() };
-    let outcome = stopped.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    stopped.left_alone(&outcome, OutcomeReason::Protected, "was stopped");
+    stopped.leaves_alone(&mark(), Protected, "was stopped").await;
     // Who holds up a shutdown holds up who reboots, not who asks for it.
     let held = Marked::new();
     let locks = vec![["shutdown", "upgrade", "packages are written", "block"]];
     held.daemons.systemd.login(Login { can: "no", locks, ..Login::default() });
-    done(&held.execute(&mark_for(FaultType::RuntimeUnreachable)).await);
+    done(&held.execute(&mark()).await);
 }
 
 #[tokio::test]
 async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     let node = Marked::new();
-    let command = mark_for(FaultType::RuntimeUnreachable);
-    let claims = super::super::claims::Claims::new(&node.daemons.node.stage.path("state"));
-    claims.prepare().unwrap();
-    assert!(claims.claim(&command, None).unwrap());
-    let lost = node.execute(&command).await;
-    assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
-    assert!(lost.message.contains("did not create /run/reboot-required"), "{}", lost.message);
+    let command = mark();
+    assert!(node.daemons.node.claims().claim(&command, None).unwrap());
+    failed(&node.execute(&command).await, "did not create /run/reboot-required");
     assert!(!node.file().exists());
     // Of another operation, or of somebody else.
     fs::write(node.file(), "*** System restart required ***\n").unwrap();

@@ -37,10 +37,7 @@ async fn two_executors_started_together_signal_once() {
         match executed[..] {
             [first, second] => assert_eq!(first, second),
             [_] => {
-                assert!(
-                    outcomes.iter().any(|outcome| outcome.reason == OutcomeReason::AlreadyExecuted),
-                    "{outcomes:?}"
-                );
+                assert!(outcomes.iter().any(|outcome| outcome.reason == AlreadyExecuted), "{outcomes:?}");
             }
             _ => panic!("nobody acted: {outcomes:?}"),
         }
@@ -52,9 +49,7 @@ async fn two_executors_started_together_signal_once() {
 
 #[tokio::test]
 async fn a_restarted_executor_returns_the_stored_outcome() {
-    let (node, sandbox) = (Node::new(), id());
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
     let command = resume(&shim, &sandbox);
     let first = node.execute(&command).await;
     done(&first);
@@ -70,7 +65,7 @@ async fn a_restarted_executor_returns_the_stored_outcome() {
         fault_type: FaultType::OrphanContainer,
         ..old
     };
-    refused(&node.execute(&stale).await, OutcomeReason::TargetGone);
+    node.refuses(&stale, TargetGone).await;
     assert_eq!(node.execute(&command).await, first);
     assert_eq!(shim.state(), Some('T'));
     assert_eq!(shim.resumed(), 1);
@@ -78,20 +73,16 @@ async fn a_restarted_executor_returns_the_stored_outcome() {
 
 #[tokio::test]
 async fn after_a_crash_between_claim_and_act_nothing_is_done() {
-    let (node, sandbox) = (Node::new(), id());
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
-    let claims = Claims::new(&node.stage.path("state"));
-    claims.prepare().unwrap();
+    let (node, sandbox, shim) = stopped();
 
     let command = resume(&shim, &sandbox);
-    assert!(claims.claim(&command, None).unwrap());
-    refused(&node.execute(&command).await, OutcomeReason::AlreadyExecuted);
+    assert!(node.claims().claim(&command, None).unwrap());
+    node.refuses(&command, AlreadyExecuted).await;
 
     // Cut short while the claim was written.
     let command = resume(&shim, &sandbox);
     std::fs::write(node.stage.path("state").join("ops").join(&command.operation_id), "").unwrap();
-    refused(&node.execute(&command).await, OutcomeReason::AlreadyExecuted);
+    node.refuses(&command, AlreadyExecuted).await;
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
 }
 
@@ -102,7 +93,7 @@ async fn a_refusal_ends_the_operation() {
     node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Running));
     let command = resume(&shim, &sandbox);
     let first = node.execute(&command).await;
-    refused(&first, OutcomeReason::Recovered);
+    refused(&first, Recovered);
     // The controller was told no. Sick again, the fault needs a new operation.
     shim.stop();
     assert_eq!(node.execute(&command).await, first);
@@ -123,7 +114,7 @@ async fn an_operation_id_serves_one_command_only() {
     assert_eq!(shim.resumed(), 1, "the same attempt, given again by a new leader, is told its outcome");
     let fault_id = "fault-2".to_owned();
     let forged = ActionCommand { operation_id: command.operation_id, fault_id, ..resume(&second, &other) };
-    refused(&node.execute(&forged).await, OutcomeReason::AlreadyExecuted);
+    node.refuses(&forged, AlreadyExecuted).await;
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }
 
@@ -151,13 +142,9 @@ fn the_epoch_only_rises_and_survives_restarts() {
 
 #[tokio::test]
 async fn a_command_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
-    let (node, sandbox) = (Node::new(), id());
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
     let forged = ActionCommand { epoch: u64::MAX, ..resume(&shim, &sandbox) };
-    let outcome = node.execute(&forged).await;
-    refused(&outcome, OutcomeReason::Expired);
-    assert!(outcome.message.contains("docs/runbook/controller.md"), "{outcome:?}");
+    node.refuses_saying(&forged, Expired, "docs/runbook/controller.md").await;
     done(&node.execute(&resume(&shim, &sandbox)).await);
 }
 
@@ -168,10 +155,7 @@ fn old_operations_are_swept_and_young_ones_kept() {
     claims.prepare().unwrap();
     let day = Duration::from_hours(24);
     let at = |uptime| Moment { boot: "b".to_owned(), uptime };
-    let (old, young) = (
-        command(CONT, FaultType::HungContainer, Target::default()),
-        command(CONT, FaultType::HungContainer, Target::default()),
-    );
+    let [old, young] = [(); 2].map(|()| command(CONT, FaultType::HungContainer, Target::default()));
     claims.first_read(&old, &at(Duration::ZERO)).unwrap();
     claims.first_read(&young, &at(day)).unwrap();
     for command in [&old, &young] {

@@ -1,10 +1,12 @@
 //! Reboots: once for one boot, never for what has recovered, never past who holds it up.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use super::restart::{CONTAINERD, Daemons, KUBELET, healthz};
 use super::*;
 use crate::bus::fake::{Login, Reboots, Restarts, Systemd, unit};
+use crate::bus::units::UnitSeen;
 use nrh_core::action::{Action, Reboot};
 
 /// As the stand-in remembers it: the login manager is asked without a person at hand.
@@ -17,6 +19,11 @@ fn reboot_for(fault_type: FaultType) -> ActionCommand {
     }
 }
 
+/// The same for a runtime that is silent.
+fn reboot() -> ActionCommand {
+    reboot_for(FaultType::RuntimeUnreachable)
+}
+
 fn silent_runtime() -> Daemons {
     Daemons::of_runtime(unit("failed", "failed"))
 }
@@ -24,7 +31,8 @@ fn silent_runtime() -> Daemons {
 /// Reboots for the process of this command. The boot is this machine's, and the login manager is a stand-in.
 pub(super) async fn reboot_for_process(node: &Node, settings: AgentSettings, command: &ActionCommand) -> Outcome {
     let operation_id = id().split_off(48);
-    let systemd = Systemd::start(&node.stage.path(&operation_id), &[], Restarts::Never);
+    let units = [("docker.service", unit("active", "running"))];
+    let systemd = Systemd::start(&node.stage.path(&operation_id), &units, Restarts::Never);
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
     let command = ActionCommand { boot_id: Some(boot_id), operation_id, ..command.clone() };
     let command = ActionCommand { action: Action::Reboot(Reboot::default()), ..command };
@@ -41,7 +49,7 @@ fn rebooted(daemons: &Daemons, times: usize) {
 #[tokio::test]
 async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     let daemons = silent_runtime();
-    let command = reboot_for(FaultType::RuntimeUnreachable);
+    let command = reboot();
     let first = daemons.execute(&command).await;
     done(&first);
     assert_eq!(first.message, "the login manager was asked to reboot the node");
@@ -54,9 +62,7 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     fs::remove_dir_all(daemons.node.stage.path("state")).unwrap();
     fs::write(daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
     for _ in 0..3 {
-        let again = daemons.execute(&command).await;
-        refused(&again, OutcomeReason::AlreadyRebooted);
-        assert!(again.message.contains("names boot boot, the current boot is boot-2"), "{}", again.message);
+        daemons.refuses_saying(&command, AlreadyRebooted, "names boot boot, the current boot is boot-2").await;
     }
     rebooted(&daemons, 1);
 }
@@ -64,27 +70,25 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
 #[tokio::test]
 async fn who_has_died_right_after_the_call_does_not_call_again() {
     let daemons = silent_runtime();
-    let command = reboot_for(FaultType::RuntimeUnreachable);
-    let claims = super::super::claims::Claims::new(&daemons.node.stage.path("state"));
-    claims.prepare().unwrap();
-    assert!(claims.claim(&command, None).unwrap());
-    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::AlreadyExecuted, "ended without a result");
+    let command = reboot();
+    assert!(daemons.node.claims().claim(&command, None).unwrap());
+    daemons.leaves_alone(&command, AlreadyExecuted, "ended without a result").await;
 }
 
 #[tokio::test]
 async fn without_the_boot_that_is_to_end_nothing_is_done() {
     let daemons = silent_runtime();
-    let command = reboot_for(FaultType::RuntimeUnreachable);
+    let command = reboot();
     for boot_id in [None, Some(String::new()), Some("../boot".to_owned())] {
-        let outcome = daemons.execute(&ActionCommand { boot_id, ..command.clone() }).await;
-        daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "must name the boot that is to end");
+        let unnamed = ActionCommand { boot_id, ..command.clone() };
+        daemons.leaves_alone(&unnamed, CheckFailed, "must name the boot that is to end").await;
     }
-    let outcome = daemons.execute(&ActionCommand { boot_id: Some("other".into()), ..command.clone() }).await;
-    daemons.left_alone(&outcome, OutcomeReason::AlreadyRebooted, "the current boot is boot");
+    let other = ActionCommand { boot_id: Some("other".into()), ..command.clone() };
+    daemons.leaves_alone(&other, AlreadyRebooted, "the current boot is boot").await;
     fs::remove_file(daemons.proc("sys/kernel/random/boot_id")).unwrap();
-    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "cannot read the boot id");
+    daemons.leaves_alone(&command, CheckFailed, "cannot read the boot id").await;
     let off = AgentSettings { allow_actions: false, ..daemons.settings() };
-    daemons.left_alone(&Agent::new(off).execute(&command).await, OutcomeReason::ActionsDisabled, "are disabled");
+    daemons.left_alone(&off.execute(&command).await, ActionsDisabled, "are disabled");
 }
 
 /// Told in NVIDIA/NVSentinel #1387.
@@ -92,42 +96,35 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
 async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     let daemons = silent_runtime();
     daemons.node.runtime.set(|world| world.wrong.clear());
-    let outcome = daemons.execute(&reboot_for(FaultType::RuntimeUnreachable)).await;
-    daemons.left_alone(&outcome, OutcomeReason::Recovered, "answers a version call");
+    daemons.leaves_alone(&reboot(), Recovered, "answers a version call").await;
     for kind in FaultType::ALL {
         if kind.spec().remedy.new_boot.is_err() {
-            let outcome = daemons.execute(&reboot_for(kind)).await;
-            daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no second check");
+            daemons.leaves_alone(&reboot_for(kind), CheckFailed, "no second check").await;
         }
     }
     for kind in [FaultType::HungContainer, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
-        daemons.left_alone(
-            &daemons.execute(&reboot_for(kind)).await,
-            OutcomeReason::CheckFailed,
-            "no process is named",
-        );
+        daemons.leaves_alone(&reboot_for(kind), CheckFailed, "no process is named").await;
     }
     let daemons = Daemons::of_kubelet(unit("active", "running"));
     daemons.kubelet(healthz("200 OK").await, KUBELET);
-    let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;
-    daemons.left_alone(&outcome, OutcomeReason::Recovered, "its health check is good");
+    daemons.leaves_alone(&reboot_for(FaultType::KubeletDown), Recovered, "its health check is good").await;
 }
 
 #[tokio::test]
 async fn a_socket_that_is_not_there_is_no_sign_unless_systemd_says_that_the_runtime_does_not_run() {
-    let command = reboot_for(FaultType::RuntimeUnreachable);
+    let command = reboot();
     let missing = |seen| {
         let daemons = Daemons::of_runtime(seen);
         fs::remove_file(daemons.node.stage.path("run/containerd/containerd.sock")).unwrap();
         daemons
     };
     let daemons = missing(unit("active", "running"));
-    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "no runtime socket");
+    daemons.leaves_alone(&command, CheckFailed, "no runtime socket").await;
     let mut settings = daemons.settings();
     // Nor is one at a place of which no unit is known.
     settings.endpoint.socket = "/x/none.sock".into();
-    let outcome = Agent::new(settings).execute(&command).await;
-    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no runtime socket");
+    let outcome = settings.execute(&command).await;
+    daemons.left_alone(&outcome, CheckFailed, "no runtime socket");
     let daemons = missing(unit("failed", "failed"));
     done(&daemons.execute(&command).await);
     rebooted(&daemons, 1);
@@ -136,48 +133,90 @@ async fn a_socket_that_is_not_there_is_no_sign_unless_systemd_says_that_the_runt
 #[tokio::test]
 async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
     let daemons = Daemons::of_kubelet(unit("inactive", "dead"));
-    let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, "kubelet.service was stopped");
+    daemons.leaves_alone(&reboot_for(FaultType::KubeletDown), Protected, "kubelet.service was stopped").await;
     let daemons = Daemons::of_runtime(unit("inactive", "dead"));
-    let outcome = daemons.execute(&reboot_for(FaultType::RuntimeUnreachable)).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, &format!("{CONTAINERD} was stopped"));
+    daemons.leaves_alone(&reboot(), Protected, &format!("{CONTAINERD} was stopped")).await;
     let daemons = Daemons::of_kubelet(unit("active", "running"));
-    let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;
-    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "but no process of it runs");
+    daemons.leaves_alone(&reboot_for(FaultType::KubeletDown), CheckFailed, "but no process of it runs").await;
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     done(&daemons.execute(&reboot_for(FaultType::KubeletDown)).await);
     rebooted(&daemons, 1);
 }
 
 #[tokio::test]
+async fn a_larger_program_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
+    use FaultType::{KubeletDown, RuntimeUnreachable};
+    const K3S: &str = "k3s/containerd/containerd.sock";
+    const MICROK8S: &str = "microk8s/common/run/containerd.sock";
+    const KUBELITE: &str = "snap.microk8s.daemon-kubelite.service";
+    const SNAP: &str = "snap.microk8s.daemon-containerd.service";
+    let [runs, stopped, failed] =
+        [("active", "running"), ("inactive", "dead"), ("failed", "failed")].map(|(active, sub)| unit(active, sub));
+    let masked = UnitSeen { load: "masked".to_owned(), ..stopped.clone() };
+    let docker = |docker: &UnitSeen, shim: &UnitSeen| {
+        vec![("docker.service", docker.clone()), ("cri-docker.service", shim.clone())]
+    };
+    for (fault_type, socket, units, refusal) in [
+        (KubeletDown, K3S, vec![("k3s.service", stopped.clone())], Some((Protected, "k3s.service was stopped"))),
+        (KubeletDown, K3S, vec![("rke2-agent.service", masked)], Some((Protected, "rke2-agent.service is masked"))),
+        (KubeletDown, K3S, vec![("k3s.service", failed.clone())], None),
+        (KubeletDown, K3S, vec![("k3s.service", stopped.clone()), ("k3s-agent.service", runs.clone())], None),
+        (KubeletDown, K3S, vec![(KUBELET, stopped.clone())], Some((CheckFailed, "loads none of k3s.service, "))),
+        (KubeletDown, "k0s/x.sock", vec![("k0sworker.service", stopped.clone())], Some((Protected, "was stopped"))),
+        (KubeletDown, MICROK8S, vec![(KUBELITE, stopped.clone()), (SNAP, runs.clone())], Some((Protected, KUBELITE))),
+        (
+            RuntimeUnreachable,
+            MICROK8S,
+            vec![(KUBELITE, runs.clone()), (SNAP, stopped.clone())],
+            Some((Protected, SNAP)),
+        ),
+        (RuntimeUnreachable, "cri-dockerd.sock", docker(&stopped, &runs), Some((Protected, "docker.service"))),
+        (RuntimeUnreachable, "cri-dockerd.sock", docker(&runs, &stopped), Some((Protected, "cri-docker.service"))),
+        (RuntimeUnreachable, "cri-dockerd.sock", docker(&failed, &runs), None),
+        (RuntimeUnreachable, "elsewhere.sock", vec![(CONTAINERD, stopped.clone())], Some((Protected, CONTAINERD))),
+    ] {
+        let daemons = Daemons::new(&units, Restarts::Never);
+        daemons.node.wrong("Version", runtime::Wrong::Hangs);
+        let mut settings = daemons.settings();
+        settings.endpoint.socket = daemons.node.stage.path(socket);
+        fs::create_dir_all(settings.endpoint.socket.parent().unwrap()).unwrap();
+        symlink(&daemons.node.runtime.socket, &settings.endpoint.socket).unwrap();
+        let outcome = settings.execute(&reboot_for(fault_type)).await;
+        match refusal {
+            Some((reason, said)) => daemons.left_alone(&outcome, reason, said),
+            None => done(&outcome),
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_login_manager_and_who_blocks_a_shutdown_have_their_say() {
-    let command = || reboot_for(FaultType::RuntimeUnreachable);
     for (can, said) in
         [("no", "polkit or the machine"), ("na", "has no reboot"), ("challenge", "password"), ("", "expected")]
     {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { can, ..Login::default() });
-        daemons.left_alone(&daemons.execute(&command()).await, OutcomeReason::Protected, said);
+        daemons.leaves_alone(&reboot(), Protected, said).await;
     }
     let upgrade = |how| ["sleep:shutdown", "unattended-upgrades", "packages are written", how];
     // One that blocks only as long as nobody forces it is respected, too.
     for how in ["block", "block-weak"] {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { locks: vec![upgrade("delay"), upgrade(how)], ..Login::default() });
-        let outcome = daemons.execute(&command()).await;
+        let outcome = daemons.execute(&reboot()).await;
         let said = "blocked by unattended-upgrades (process 77: packages are written)";
-        daemons.left_alone(&outcome, OutcomeReason::Protected, said);
+        daemons.left_alone(&outcome, Protected, said);
     }
     let daemons = silent_runtime();
     let locks = vec![["sleep", "x", "y", "block"], ["shutdown", "kubelet", "pods end", "delay"]];
     daemons.systemd.login(Login { locks, ..Login::default() });
-    let outcome = daemons.execute(&command()).await;
+    let outcome = daemons.execute(&reboot()).await;
     done(&outcome);
     assert!(outcome.message.ends_with("which waits for kubelet (process 77: pods end)"), "{}", outcome.message);
     // That the answer cannot be understood does not mean that nobody blocks it.
     let daemons = silent_runtime();
     daemons.systemd.login(Login { locks: vec![upgrade("block")], cut_short: true, ..Login::default() });
-    daemons.left_alone(&daemons.execute(&command()).await, OutcomeReason::CheckFailed, "ListInhibitors");
+    daemons.leaves_alone(&reboot(), CheckFailed, "ListInhibitors").await;
 }
 
 #[tokio::test]
@@ -187,7 +226,7 @@ async fn what_was_asked_for_is_told_from_what_was_refused() {
     for reboots in [Reboots::Never, Reboots::Cut, gone] {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { reboots, ..Login::default() });
-        let command = reboot_for(FaultType::RuntimeUnreachable);
+        let command = reboot();
         let outcome = daemons.execute(&command).await;
         done(&outcome);
         assert!(outcome.message.ends_with("the boot id will show it"), "{}", outcome.message);
@@ -198,13 +237,9 @@ async fn what_was_asked_for_is_told_from_what_was_refused() {
     daemons
         .systemd
         .login(Login { reboots: Reboots::Refuse("org.freedesktop.DBus.Error.AccessDenied"), ..Login::default() });
-    let outcome = daemons.execute(&reboot_for(FaultType::RuntimeUnreachable)).await;
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
-    assert!(outcome.message.contains("AccessDenied: because of a test"), "{}", outcome.message);
+    let outcome = daemons.execute(&reboot()).await;
+    failed(&outcome, "AccessDenied: because of a test");
     let mut settings = silent_runtime().settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));
-    refused(
-        &Agent::new(settings).execute(&reboot_for(FaultType::RuntimeUnreachable)).await,
-        OutcomeReason::CheckFailed,
-    );
+    settings.refuses(&reboot(), CheckFailed).await;
 }

@@ -60,7 +60,7 @@ async fn a_command_that_is_withdrawn_during_its_check_is_not_executed() {
     let frozen = Frozen::new();
     let command = resume(&frozen.shim, &frozen.sandbox);
     let outcome = Agent::new(frozen.node.settings()).execute_while(&command, || false).await;
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Expired), "{outcome:?}");
+    refused(&outcome, Expired);
     frozen.untouched();
     done(&frozen.node.execute(&command).await);
 }
@@ -72,14 +72,10 @@ async fn a_command_whose_time_passes_during_its_check_is_not_executed() {
     // containerd waits 2 s for the shim.
     node.runtime.set(|world| world.tasks.insert(sandbox.clone(), Says::Unknown));
     let command = resume(&shim, &sandbox);
-    let claims = super::super::claims::Claims::new(&node.stage.path("state"));
-    claims.prepare().unwrap();
     let mut read = node.agent().now().unwrap();
     read.uptime = read.uptime.saturating_sub(Duration::from_millis(58_500));
-    claims.first_read(&command, &read).unwrap();
-    let outcome = node.execute(&command).await;
-    refused(&outcome, OutcomeReason::Expired);
-    assert!(outcome.message.contains("too old: first read 6"), "{}", outcome.message);
+    node.claims().first_read(&command, &read).unwrap();
+    node.refuses_saying(&command, Expired, "too old: first read 6").await;
     assert_eq!(shim.resumed(), 0);
 }
 
@@ -87,7 +83,7 @@ async fn a_command_whose_time_passes_during_its_check_is_not_executed() {
 async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
     let frozen = Frozen::new();
     let protected = ActionCommand { action: SAFE_KILL, ..frozen.kill() };
-    refused(&frozen.node.execute(&protected).await, OutcomeReason::Protected);
+    frozen.node.refuses(&protected, Protected).await;
     frozen.untouched();
     done(&frozen.node.execute(&frozen.kill()).await);
     assert_eq!(frozen.shim.state(), None);
@@ -97,24 +93,24 @@ async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
 #[tokio::test]
 async fn a_kill_wants_the_runtime_awake() {
     let frozen = Frozen::new();
-    frozen.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Hangs));
+    frozen.node.wrong("Version", Wrong::Hangs);
     let start = std::time::Instant::now();
-    refused(&frozen.node.execute(&frozen.kill()).await, OutcomeReason::CheckFailed);
+    frozen.node.refuses(&frozen.kill(), CheckFailed).await;
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     frozen.untouched();
 }
 
 #[tokio::test]
 async fn a_shim_that_waits_for_a_client_is_not_killed() {
-    let (node, sandbox, container) = (Node::new(), id(), id());
-    let (client, shim) = node.stage.client("k8s.io", &sandbox, "create", &id());
-    node.runtime.set(|world| world.tasks.insert(container.clone(), Says::Unknown));
-    let mut command = ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
-    command.target.container_id = Some(container);
-    let outcome = node.execute(&command).await;
-    refused(&outcome, OutcomeReason::KubeletBusy);
-    assert!(outcome.message.contains(&format!("process {}", client.pid)), "{}", outcome.message);
-    assert!(shim.state().is_some() && client.state().is_some());
+    for verb in ["create", "update", "checkpoint"] {
+        let (node, sandbox, container) = (Node::new(), id(), id());
+        let (client, shim) = node.stage.client("k8s.io", &sandbox, verb, &id());
+        node.runtime.set(|world| world.tasks.insert(container.clone(), Says::Unknown));
+        let mut command = ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
+        command.target.container_id = Some(container);
+        node.refuses_saying(&command, KubeletBusy, &format!("process {}", client.pid)).await;
+        assert!(shim.state().is_some() && client.state().is_some());
+    }
 }
 
 /// The shim of a VM calls no `runc create`, and answers nobody while it creates a container.
@@ -128,11 +124,9 @@ async fn the_shim_of_a_vm_is_not_killed_while_a_container_of_its_sandbox_is_in_c
         world.containers = vec![container(&made, &sandbox, 0), container(&id(), &id(), 0)];
     });
     let kill = || ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
-    let outcome = node.execute(&kill()).await;
-    refused(&outcome, OutcomeReason::KubeletBusy);
-    assert!(outcome.message.ends_with(&format!("may be creating container {made}")), "{}", outcome.message);
-    node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), Wrong::Fails));
-    refused(&node.execute(&kill()).await, OutcomeReason::CheckFailed);
+    node.refuses_saying(&kill(), KubeletBusy, &format!("may be creating container {made}")).await;
+    node.wrong("ListContainers", Wrong::Fails);
+    node.refuses(&kill(), CheckFailed).await;
     assert!(shim.state().is_some());
     node.runtime.set(|world| {
         world.wrong.clear();
@@ -156,31 +150,25 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
             world.tasks.insert(of.clone(), says);
         });
         // What was not stopped does not run again.
-        let outcome = node.execute(&with_container()).await;
-        assert_eq!(
-            (outcome.state, outcome.reason),
-            (OutcomeState::Failed, OutcomeReason::RequestFailed),
-            "{outcome:?}"
-        );
-        assert!(outcome.message.contains("in state S and not stopped; it is in state"), "{}", outcome.message);
+        failed(&node.execute(&with_container()).await, "in state S and not stopped; it is in state");
     }
     wait_until("three traps", || shim.resumed() == 3);
 
     node.runtime.set(|world| {
         world.tasks = [(container.clone(), Says::Running), (sandbox.clone(), Says::Running)].into();
     });
-    refused(&node.execute(&with_container()).await, OutcomeReason::Recovered);
+    node.refuses(&with_container(), Recovered).await;
     node.runtime.set(|world| world.tasks.clear());
-    refused(&node.execute(&with_container()).await, OutcomeReason::Recovered);
+    node.refuses(&with_container(), Recovered).await;
 
     node.runtime.set(|world| world.tasks.insert(container.clone(), Says::UnknownAtOnce));
-    refused(&node.execute(&with_container()).await, OutcomeReason::CheckFailed);
+    node.refuses(&with_container(), CheckFailed).await;
 
-    node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
-    refused(&node.execute(&with_container()).await, OutcomeReason::CheckFailed);
+    node.wrong("Version", Wrong::Fails);
+    node.refuses(&with_container(), CheckFailed).await;
     let mut settings = node.settings();
     settings.endpoint.socket = node.stage.path("none.sock");
-    refused(&Agent::new(settings).execute(&with_container()).await, OutcomeReason::CheckFailed);
+    settings.refuses(&with_container(), CheckFailed).await;
     assert_eq!(shim.resumed(), 3);
 }
 
@@ -190,14 +178,14 @@ async fn another_process_under_the_pid_is_left_alone() {
     let mut command = resume(&frozen.shim, &frozen.sandbox);
     let process = command.target.process.as_mut().unwrap();
     process.start_ticks -= 1;
-    refused(&frozen.node.execute(&command).await, OutcomeReason::TargetChanged);
+    frozen.node.refuses(&command, TargetChanged).await;
 
     let mut command = resume(&frozen.shim, &id());
     command.target.container_id = Some(id());
-    refused(&frozen.node.execute(&command).await, OutcomeReason::TargetChanged);
+    frozen.node.refuses(&command, TargetChanged).await;
 
     let command = resume(&frozen.neighbour, &frozen.sandbox);
-    refused(&frozen.node.execute(&command).await, OutcomeReason::TargetChanged);
+    frozen.node.refuses(&command, TargetChanged).await;
     frozen.untouched();
 }
 
@@ -209,7 +197,7 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
     let call = node.stage.orphan("call/containerd-shim-runc-v2", &["-namespace", "k8s.io", "-id", &sandbox, "delete"]);
     for process in [&docker, &liar, &call] {
         process.stop();
-        refused(&node.execute(&resume(process, &sandbox)).await, OutcomeReason::TargetChanged);
+        node.refuses(&resume(process, &sandbox), TargetChanged).await;
         assert_eq!((process.state(), process.resumed()), (Some('T'), 0));
     }
     // Right process, wrong role in the command.
@@ -217,7 +205,7 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
     shim.stop();
     let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);
     let command = command(SAFE_KILL, FaultType::NetworkPluginHung, target);
-    refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
+    node.refuses(&command, TargetChanged).await;
     assert_eq!(shim.state(), Some('T'));
 }
 
@@ -230,14 +218,12 @@ async fn a_process_that_has_ended_is_gone_or_was_replaced() {
     wait_until("the end", || {
         crate::proc::Handle::open(std::path::Path::new("/proc"), command.target.process.as_ref().unwrap().pid).is_err()
     });
-    refused(&node.execute(&command).await, OutcomeReason::TargetGone);
+    node.refuses(&command, TargetGone).await;
 
     let second = node.stage.shim(&sandbox);
     second.stop();
     let again = ActionCommand { operation_id: "again".to_owned(), ..command };
-    let outcome = node.execute(&again).await;
-    refused(&outcome, OutcomeReason::TargetChanged);
-    assert!(outcome.message.contains(&second.pid.to_string()), "{}", outcome.message);
+    node.refuses_saying(&again, TargetChanged, &second.pid.to_string()).await;
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }
 
@@ -258,10 +244,10 @@ async fn a_hung_plugin_is_ended_and_its_sibling_is_not() {
 
     let mut strict = node.settings();
     strict.thresholds.set_bound(&nrh_core::faults::network_plugin_hung::AGE, Duration::from_mins(1));
-    refused(&Agent::new(strict).execute(&end(&plugin, &sandbox, locked.clone())).await, OutcomeReason::Recovered);
+    strict.refuses(&end(&plugin, &sandbox, locked.clone()), Recovered).await;
     let elsewhere = Some(other_lock.display().to_string());
-    refused(&node.execute(&end(&plugin, &sandbox, elsewhere)).await, OutcomeReason::Recovered);
-    refused(&node.execute(&end(&plugin, &id(), locked.clone())).await, OutcomeReason::TargetChanged);
+    node.refuses(&end(&plugin, &sandbox, elsewhere), Recovered).await;
+    node.refuses(&end(&plugin, &id(), locked.clone()), TargetChanged).await;
     assert!(plugin.state().is_some());
 
     done(&node.execute(&end(&plugin, &sandbox, locked)).await);
@@ -274,9 +260,9 @@ async fn a_hung_plugin_is_ended_and_its_sibling_is_not() {
 async fn a_process_is_no_plugin_without_its_environment_or_its_runtime() {
     let (node, sandbox) = (Node::new(), id());
     let (plain, _runtime) = node.stage.plugin("ptp", &[("X", "1")], &node.stage.path("a.lock"));
-    refused(&node.execute(&end(&plain, &sandbox, None)).await, OutcomeReason::TargetChanged);
+    node.refuses(&end(&plain, &sandbox, None), TargetChanged).await;
     let alone = node.stage.child("cni/bridge", &[]);
-    refused(&node.execute(&end(&alone, &sandbox, None)).await, OutcomeReason::TargetChanged);
+    node.refuses(&end(&alone, &sandbox, None), TargetChanged).await;
     assert!(plain.state().is_some() && alone.state().is_some());
 }
 
@@ -295,17 +281,9 @@ async fn a_shim_inside_a_container_is_left_alone() {
     );
     let table = crate::proc::table(std::path::Path::new("/proc")).unwrap();
     let inner = table.iter().find(|process| process.parent == outer.pid).unwrap();
-    let process = ProcessRef {
-        role: Role::Shim,
-        pid: inner.pid,
-        start_ticks: inner.start_ticks,
-        state: "S".to_owned(),
-        wchan: None,
-        command: inner.command.clone(),
-    };
-    let command =
-        command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &sandbox));
-    refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
+    let target = process_target(found(Role::Shim, inner), &sandbox);
+    let command = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, target);
+    node.refuses(&command, TargetChanged).await;
     assert!(outer.state().is_some() && outer.resumed() == 0);
 }
 
@@ -314,20 +292,20 @@ async fn a_stopped_conmon_is_resumed_and_never_killed() {
     let (node, container) = (Node::new(), id());
     let conmon = node.stage.conmon(&container, "k8s_main_web-0_default_uid-web_0");
     let resume = resume(&conmon, &container);
-    refused(&node.execute(&resume).await, OutcomeReason::Recovered);
-    refused(&reboot_for_process(&node, node.settings(), &resume).await, OutcomeReason::Recovered);
+    node.refuses(&resume, Recovered).await;
+    refused(&reboot_for_process(&node, node.settings(), &resume).await, Recovered);
     conmon.stop();
     let kill = ActionCommand { action: KILL, operation_id: "kill".to_owned(), ..resume.clone() };
-    refused(&node.execute(&kill).await, OutcomeReason::Protected);
+    node.refuses(&kill, Protected).await;
     assert_eq!((conmon.state(), conmon.resumed()), (Some('T'), 0));
     // A reboot ends the container too, with a new conmon after it.
     done(&reboot_for_process(&node, node.settings(), &resume).await);
     done(&node.execute(&ActionCommand { operation_id: "again".to_owned(), ..resume }).await);
     wait_until("the trap", || conmon.resumed() == 1);
     // Another container's, and one that is not CRI-O's.
-    refused(&node.execute(&super::resume(&conmon, &id())).await, OutcomeReason::TargetChanged);
+    node.refuses(&super::resume(&conmon, &id()), TargetChanged).await;
     let podman = node.stage.conmon(&container, "agitated_bell");
     podman.stop();
-    refused(&node.execute(&super::resume(&podman, &container)).await, OutcomeReason::TargetChanged);
+    node.refuses(&super::resume(&podman, &container), TargetChanged).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }

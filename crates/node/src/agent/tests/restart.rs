@@ -11,6 +11,7 @@ use super::*;
 use crate::agent::Bounds;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
+use crate::proc::fake::{Entry, IDLE};
 use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
 use nrh_core::fault::Daemon;
 
@@ -51,7 +52,7 @@ impl Daemons {
 
     /// The runtime gives no answer to a version call.
     fn silence(&self) {
-        self.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), runtime::Wrong::Hangs));
+        self.node.wrong("Version", runtime::Wrong::Hangs);
     }
 
     pub(super) fn proc(&self, path: &str) -> PathBuf {
@@ -61,15 +62,11 @@ impl Daemons {
     /// A process that began this many seconds after boot.
     pub(super) fn with(&self, pid: i32, state: char, exe: &str, args: &str, unit: &str) {
         let folder = self.proc(&pid.to_string());
+        let name: String = exe.rsplit('/').next().unwrap().chars().take(15).collect();
+        Entry { pid, state, command: name.as_bytes(), exe, args, began: 100, ..IDLE }.write(&folder);
         fs::create_dir_all(folder.join("root")).unwrap();
         fs::create_dir_all(folder.join("fd")).unwrap();
-        let name: String = PathBuf::from(exe).file_name().unwrap().to_str().unwrap().chars().take(15).collect();
-        let stat = format!("{pid} ({name}) {state} 1{} 10000{}\n", " 0".repeat(17), " 0".repeat(30));
-        fs::write(folder.join("stat"), stat).unwrap();
-        fs::write(folder.join("status"), format!("Uid:\t0\t0\t0\t0\nNSpid:\t{pid}\n")).unwrap();
-        fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
         fs::write(folder.join("cgroup"), format!("12:pids:/x\n1:name=systemd:/system.slice/{unit}\n")).unwrap();
-        symlink(exe, folder.join("exe")).unwrap();
     }
 
     /// A shim that runs.
@@ -82,18 +79,9 @@ impl Daemons {
         self.with(40, 'S', "/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
     }
 
-    pub(super) async fn execute(&self, command: &ActionCommand) -> Outcome {
-        Agent::new(self.settings()).execute(command).await
-    }
-
-    pub(super) fn settings(&self) -> AgentSettings {
-        let mut settings = self.node.settings();
-        settings.endpoint.socket = self.node.stage.path("run/containerd/containerd.sock");
-        settings.proc = self.node.stage.path("proc");
-        settings.bus = Some(self.systemd.socket.clone());
-        settings.bounds.restart = Duration::from_millis(700);
-        settings.thresholds.set_bound(&nrh_core::faults::kubelet::START_AGE, Duration::from_secs(30));
-        settings
+    /// Refuses it as [`Self::left_alone`] says.
+    pub(super) async fn leaves_alone(&self, command: &ActionCommand, reason: OutcomeReason, said: &str) {
+        self.left_alone(&self.execute(command).await, reason, said);
     }
 
     /// Refused for this reason with this in its sentence, and nothing asked for.
@@ -102,6 +90,18 @@ impl Daemons {
         refused(outcome, reason);
         assert!(outcome.message.contains(said), "{}", outcome.message);
         assert_eq!(self.systemd.acts(), [] as [String; 0]);
+    }
+}
+
+impl Executes for Daemons {
+    fn settings(&self) -> AgentSettings {
+        let mut settings = self.node.settings();
+        settings.endpoint.socket = self.node.stage.path("run/containerd/containerd.sock");
+        settings.proc = self.node.stage.path("proc");
+        settings.bus = Some(self.systemd.socket.clone());
+        settings.bounds.restart = Duration::from_millis(700);
+        settings.thresholds.set_bound(&nrh_core::faults::kubelet::START_AGE, Duration::from_secs(30));
+        settings
     }
 }
 
@@ -179,12 +179,12 @@ async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or
 
     let daemons = Daemons::of_kubelet(unit("active", "running"));
     daemons.kubelet(healthz("200 OK").await, KUBELET);
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::Recovered, "its health check is good");
+    daemons.leaves_alone(&kubelet(), Recovered, "its health check is good").await;
 
     let daemons = Daemons::of_kubelet(unit("active", "running"));
     daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
     fs::write(daemons.proc("uptime"), "110.00 1.0\n").unwrap();
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::KubeletBusy, "began 10s ago");
+    daemons.leaves_alone(&kubelet(), KubeletBusy, "began 10s ago").await;
 }
 
 /// `MicroShift`'s kubelet answers at the default port, and its process has another name.
@@ -193,8 +193,8 @@ async fn a_health_check_that_answers_contradicts_a_table_without_a_kubelet() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     let port = healthz("200 OK").await;
     let settings = AgentSettings { healthz: (Ipv4Addr::LOCALHOST, port).into(), ..daemons.settings() };
-    let outcome = Agent::new(settings).execute(&kubelet()).await;
-    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "a kubelet's health check answers at 127.0.0.1");
+    let outcome = settings.execute(&kubelet()).await;
+    daemons.left_alone(&outcome, CheckFailed, "a kubelet's health check answers at 127.0.0.1");
 }
 
 /// The kubelet's own settings are in k3s's files: its health check may be elsewhere.
@@ -207,7 +207,7 @@ async fn a_refused_health_check_at_a_guessed_place_proves_nothing() {
     let daemons = k3s();
     daemons.with(40, 'S', "/usr/local/bin/k3s", "k3s --healthz-port=1", "k3s.service");
     let command = named(kubelet(), "k3s.service");
-    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "its health check elsewhere");
+    daemons.leaves_alone(&command, CheckFailed, "its health check elsewhere").await;
     let daemons = k3s();
     let port = healthz("500 Internal Server Error").await;
     daemons.with(40, 'S', "/usr/local/bin/k3s", &format!("k3s --healthz-port={port}"), "k3s.service");
@@ -222,7 +222,7 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
     };
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     shim(&daemons, 'T');
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::Protected, "is stopped");
+    daemons.leaves_alone(&kubelet(), Protected, "is stopped").await;
     done(&daemons.execute(&careless(kubelet())).await);
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     shim(&daemons, 'S');
@@ -231,11 +231,30 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     let (container, sandbox) = (id(), id());
     daemons.node.runtime.set(|world| world.containers.push(runtime::container(&container, &sandbox, 1)));
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::Protected, "clean it up first");
+    daemons.leaves_alone(&kubelet(), Protected, "clean it up first").await;
 
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    daemons.node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), runtime::Wrong::Hangs));
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "the list of containers");
+    daemons.node.wrong("ListContainers", runtime::Wrong::Hangs);
+    daemons.leaves_alone(&kubelet(), CheckFailed, "the list of containers").await;
+}
+
+/// A mount that hangs keeps one process of many for ever.
+#[tokio::test]
+async fn of_what_waits_in_the_kernel_only_what_may_matter_forbids_a_restart() {
+    let client = |daemons: &Daemons| daemons.with(31, 'D', "/usr/bin/runc", "runc create x", CONTAINERD);
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    client(&daemons);
+    done(&daemons.execute(&kubelet()).await);
+    for name in ["containerd-shim-runc-v2", "conmon"] {
+        let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+        daemons.with(50, 'D', &format!("/usr/bin/{name}"), "x", CONTAINERD);
+        daemons.leaves_alone(&kubelet(), CheckFailed, "cannot prove what process 50 (con").await;
+        done(&daemons.execute(&careless(kubelet())).await);
+    }
+    let daemons = Daemons::of_runtime(unit("failed", "failed"));
+    client(&daemons);
+    daemons.leaves_alone(&runtime(), CheckFailed, "cannot prove what process 31 (runc) is").await;
+    done(&daemons.execute(&careless(runtime())).await);
 }
 
 #[tokio::test]
@@ -251,11 +270,11 @@ async fn a_kubelet_is_started_beside_what_has_ended_unless_it_may_die_of_that() 
         let daemons = Daemons::of_kubelet(unit("failed", "failed"));
         daemons.node.runtime.set(|world| world.containers.push(runtime::container(&id(), &id(), state)));
         let settings = AgentSettings { kubelet_version: version.map(ToOwned::to_owned), ..daemons.settings() };
-        let outcome = Agent::new(settings).execute(&kubelet()).await;
+        let outcome = settings.execute(&kubelet()).await;
         if starts {
             done(&outcome);
         } else {
-            daemons.left_alone(&outcome, OutcomeReason::Protected, version.unwrap_or("version is not known"));
+            daemons.left_alone(&outcome, Protected, version.unwrap_or("version is not known"));
         }
     }
 }
@@ -265,7 +284,7 @@ async fn a_list_with_a_hole_is_no_list_without_orphans() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     let containers = (0..10).map(|_| runtime::container(&id(), &id(), 1)).collect();
     daemons.node.runtime.set(|world| world.containers = containers);
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "a list with a hole");
+    daemons.leaves_alone(&kubelet(), CheckFailed, "a list with a hole").await;
 }
 
 #[tokio::test]
@@ -273,18 +292,18 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     let file = |file: &str, active: &str, sub| UnitSeen { file: file.to_owned(), ..unit(active, sub) };
     let load = |load: &str| UnitSeen { load: load.to_owned(), ..unit("inactive", "dead") };
     for (seen, reason, said) in [
-        (file("masked", "inactive", "dead"), OutcomeReason::Protected, "is masked"),
-        (load("masked"), OutcomeReason::Protected, "is masked"),
-        (file("disabled", "inactive", "dead"), OutcomeReason::Protected, "is disabled"),
-        (file("disabled", "failed", "failed"), OutcomeReason::Protected, "is disabled"),
-        (unit("activating", "auto-restart"), OutcomeReason::Protected, "restart loop"),
-        (unit("activating", "start"), OutcomeReason::KubeletBusy, "systemd is changing it"),
-        (unit("deactivating", "stop-sigterm"), OutcomeReason::KubeletBusy, "systemd is changing it"),
-        (unit("maintenance", "cleaning"), OutcomeReason::KubeletBusy, "systemd is changing it"),
-        (UnitSeen { job: 7, ..unit("inactive", "dead") }, OutcomeReason::KubeletBusy, "systemd is changing it"),
-        (load("error"), OutcomeReason::CheckFailed, "cannot be loaded"),
+        (file("masked", "inactive", "dead"), Protected, "is masked"),
+        (load("masked"), Protected, "is masked"),
+        (file("disabled", "inactive", "dead"), Protected, "is disabled"),
+        (file("disabled", "failed", "failed"), Protected, "is disabled"),
+        (unit("activating", "auto-restart"), Protected, "restart loop"),
+        (unit("activating", "start"), KubeletBusy, "systemd is changing it"),
+        (unit("deactivating", "stop-sigterm"), KubeletBusy, "systemd is changing it"),
+        (unit("maintenance", "cleaning"), KubeletBusy, "systemd is changing it"),
+        (UnitSeen { job: 7, ..unit("inactive", "dead") }, KubeletBusy, "systemd is changing it"),
+        (load("error"), CheckFailed, "cannot be loaded"),
         // Nobody sees a process where systemd sees one.
-        (unit("active", "running"), OutcomeReason::CheckFailed, "no process of the kubelet runs"),
+        (unit("active", "running"), CheckFailed, "no process of the kubelet runs"),
     ] {
         let daemons = Daemons::of_kubelet(seen);
         daemons.left_alone(&daemons.execute(&careless(kubelet())).await, reason, said);
@@ -293,19 +312,14 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     // What was only stopped is started where the policy says so, and only then.
     for seen in [unit("inactive", "dead"), file("static", "inactive", "dead")] {
         let daemons = Daemons::of_kubelet(seen);
-        let outcome = daemons.execute(&careless(kubelet())).await;
-        daemons.left_alone(&outcome, OutcomeReason::Protected, "was stopped by a person");
+        daemons.leaves_alone(&careless(kubelet()), Protected, "was stopped by a person").await;
         done(&daemons.execute(&start_if_stopped(kubelet())).await);
         assert_eq!(daemons.systemd.acts(), ["RestartUnit kubelet.service fail"]);
     }
     // And nobody sees a process gone that is there.
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
-    daemons.left_alone(
-        &daemons.execute(&kubelet()).await,
-        OutcomeReason::CheckFailed,
-        "process 40 of the kubelet runs",
-    );
+    daemons.leaves_alone(&kubelet(), CheckFailed, "process 40 of the kubelet runs").await;
 }
 
 #[tokio::test]
@@ -316,32 +330,30 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     };
     let daemons = k3s();
     daemons.kubelet(healthz(bad).await, "k3s.service");
-    let outcome = daemons.execute(&kubelet()).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, "part of k3s.service, not of kubelet.service");
-    daemons.left_alone(&daemons.execute(&named(kubelet(), KUBELET)).await, OutcomeReason::Protected, "part of k3s");
+    daemons.leaves_alone(&kubelet(), Protected, "part of k3s.service, not of kubelet.service").await;
+    daemons.leaves_alone(&named(kubelet(), KUBELET), Protected, "part of k3s").await;
     done(&daemons.execute(&named(kubelet(), "k3s.service")).await);
     // Nor is a kubelet.service taken for the kubelet of k3s while that is gone.
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     let mut settings = daemons.settings();
     for socket in ["/run/k3s/containerd/containerd.sock", "/run/k0s/containerd.sock"] {
         settings.endpoint.socket = PathBuf::from(socket);
-        let outcome = Agent::new(settings.clone()).execute(&careless(kubelet())).await;
-        daemons.left_alone(&outcome, OutcomeReason::Protected, "the kubelet is inside something larger");
+        let outcome = settings.execute(&careless(kubelet())).await;
+        daemons.left_alone(&outcome, Protected, "the kubelet is inside something larger");
     }
     settings.endpoint.socket = PathBuf::from("/run/k3s/containerd/containerd.sock");
-    let outcome = Agent::new(settings).execute(&runtime()).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, "is at no usual place");
+    let outcome = settings.execute(&runtime()).await;
+    daemons.left_alone(&outcome, Protected, "is at no usual place");
 
     // Neither is one started beside a kubelet that runs in none.
     let daemons = Daemons::of_kubelet(unit("inactive", "dead"));
     daemons.kubelet(healthz(bad).await, "session-1.scope");
-    daemons.left_alone(&daemons.execute(&named(kubelet(), KUBELET)).await, OutcomeReason::Protected, "in no unit");
+    daemons.leaves_alone(&named(kubelet(), KUBELET), Protected, "in no unit").await;
 
     let daemons = Daemons::new(&[], Restarts::Never);
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "kubelet.service is not known");
+    daemons.leaves_alone(&kubelet(), CheckFailed, "kubelet.service is not known").await;
     for unit in ["../kubelet.service", "kubelet.socket", "kubelet", ".service", "a b.service"] {
-        let outcome = daemons.execute(&named(kubelet(), unit)).await;
-        daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not the name of a service");
+        daemons.leaves_alone(&named(kubelet(), unit), CheckFailed, "is not the name of a service").await;
     }
 }
 
@@ -363,17 +375,16 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     daemons.silence();
     let (container, sandbox) = (id(), id());
     daemons.node.runtime.set(|world| world.containers.push(runtime::container(&container, &sandbox, 1)));
-    daemons.left_alone(&daemons.execute(&runtime).await, OutcomeReason::Protected, "clean it up first");
+    daemons.leaves_alone(&runtime, Protected, "clean it up first").await;
 
     let daemons = both();
     daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), "k3s.service");
-    daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::KubeletBusy, "would cut it off");
+    daemons.leaves_alone(&kubelet, KubeletBusy, "would cut it off").await;
 
     let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.shim("k3s.service");
-    daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::Protected, "KillMode=control-group");
-    let outcome = daemons.execute(&careless_in(self::kubelet(), "k3s.service")).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, "KillMode=control-group");
+    daemons.leaves_alone(&kubelet, Protected, "KillMode=control-group").await;
+    daemons.leaves_alone(&careless_in(self::kubelet(), "k3s.service"), Protected, "KillMode=control-group").await;
     daemons.silence();
     done(&daemons.execute(&careless_in(self::runtime(), "k3s.service")).await);
     // The usual unit of a kubelet holds no runtime.
@@ -398,7 +409,7 @@ async fn a_named_unit_without_a_process_has_to_be_one_that_starts_with_the_node(
         if allowed {
             done(&outcome);
         } else {
-            daemons.left_alone(&outcome, OutcomeReason::Protected, "does not start at boot");
+            daemons.left_alone(&outcome, Protected, "does not start at boot");
         }
     }
 }
@@ -416,11 +427,11 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
     let daemons = Daemons::of_runtime(unit("active", "running"));
     containerd(&daemons);
     daemons.node.runtime.set(|world| world.wrong.clear());
-    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Recovered, "answers a version call");
+    daemons.leaves_alone(&runtime(), Recovered, "answers a version call").await;
     let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
-    daemons.left_alone(&daemons.execute(&list).await, OutcomeReason::Recovered, "lists its sandboxes");
+    daemons.leaves_alone(&list, Recovered, "lists its sandboxes").await;
     let list = ActionCommand { operation_id: "again".into(), ..list };
-    daemons.node.runtime.set(|world| world.wrong.insert("ListPodSandbox".to_owned(), runtime::Wrong::Hangs));
+    daemons.node.wrong("ListPodSandbox", runtime::Wrong::Hangs);
     done(&daemons.execute(&list).await);
 }
 
@@ -434,8 +445,8 @@ async fn a_list_that_is_only_slow_is_not_hung() {
     // The call for the list is not of the time that the other checks have.
     settings.bounds.check = Duration::from_secs(1);
     let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
-    let outcome = Agent::new(settings).execute(&list).await;
-    daemons.left_alone(&outcome, OutcomeReason::Recovered, "lists its sandboxes");
+    let outcome = settings.execute(&list).await;
+    daemons.left_alone(&outcome, Recovered, "lists its sandboxes");
     // The controller waits three minutes for both.
     let restart = |check| Bounds::default().after(Duration::from_secs(check)).restart.as_secs();
     assert_eq!([restart(2), restart(120), restart(170)], [90, 50, 20]);
@@ -446,7 +457,7 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     let daemons = Daemons::of_runtime(unit("active", "running"));
     daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
     daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), CONTAINERD);
-    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::KubeletBusy, "would cut it off");
+    daemons.leaves_alone(&runtime(), KubeletBusy, "would cut it off").await;
     done(&daemons.execute(&careless(runtime())).await);
 
     // One whose stop ends all of its processes ends the containers with it, unless their shims are elsewhere, as CRI-O's are.
@@ -460,7 +471,7 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     done(&daemons.execute(&runtime()).await);
     let daemons = of_group();
     daemons.shim(CONTAINERD);
-    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Protected, "KillMode=control-group");
+    daemons.leaves_alone(&runtime(), Protected, "KillMode=control-group").await;
     done(&daemons.execute(&careless(runtime())).await);
 
     // Docker's restart may end every container: a person has to name it.
@@ -468,22 +479,22 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
     let mut settings = daemons.settings();
     settings.endpoint.socket = daemons.node.stage.path("cri-dockerd.sock");
-    let outcome = Agent::new(settings.clone()).execute(&runtime()).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, "the runtime is Docker");
-    let outcome = Agent::new(settings).execute(&named(runtime(), "cri-docker.service")).await;
-    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not known to systemd");
+    let outcome = settings.execute(&runtime()).await;
+    daemons.left_alone(&outcome, Protected, "the runtime is Docker");
+    let outcome = settings.execute(&named(runtime(), "cri-docker.service")).await;
+    daemons.left_alone(&outcome, CheckFailed, "is not known to systemd");
 
     let daemons =
         Daemons::new(&[(DOCKER, unit("active", "running"))], Restarts::End("done", unit("active", "running")));
     daemons.with(30, 'S', "/usr/bin/dockerd", "dockerd", DOCKER);
     daemons.silence();
-    daemons.left_alone(&daemons.execute(&named(runtime(), DOCKER)).await, OutcomeReason::Protected, "live-restore");
+    daemons.leaves_alone(&named(runtime(), DOCKER), Protected, "live-restore").await;
     done(&daemons.execute(&careless_in(runtime(), DOCKER)).await);
 
     // Another containerd beside one that is gone: the kubelet's may be that, unless the unit is named.
     let daemons = Daemons::of_runtime(unit("failed", "failed"));
     daemons.with(30, 'S', "/usr/bin/containerd", "containerd", "host-containerd.service");
-    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Protected, "part of host-containerd.service");
+    daemons.leaves_alone(&runtime(), Protected, "part of host-containerd.service").await;
     done(&daemons.execute(&named(runtime(), CONTAINERD)).await);
 }
 
@@ -501,7 +512,7 @@ async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
         if scarce {
             done(&outcome);
         } else {
-            daemons.left_alone(&outcome, OutcomeReason::Recovered, "does not use 90%");
+            daemons.left_alone(&outcome, Recovered, "does not use 90%");
         }
     }
 }
@@ -509,18 +520,13 @@ async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
 #[tokio::test]
 async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
     let stands = || [(KUBELET, unit("failed", "failed"))];
-    let failed = |outcome: &Outcome, said: &str| {
-        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
-        assert!(outcome.message.contains(said), "{}", outcome.message);
-    };
     let daemons = Daemons::new(&stands(), Restarts::End("failed", unit("failed", "failed")));
     failed(&daemons.execute(&kubelet()).await, "systemd's restart of it: failed; it is failed (failed)");
     let daemons = Daemons::new(&stands(), Restarts::Never);
     let outcome = daemons.execute(&kubelet()).await;
     done(&outcome);
-    assert!(
-        outcome.message.contains("the result was not seen") && outcome.message.ends_with("systemd goes on with it")
-    );
+    assert!(outcome.message.contains("the result was not seen"));
+    assert!(outcome.message.ends_with("systemd goes on with it"));
     let daemons = Daemons::new(&stands(), Restarts::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
     failed(&daemons.execute(&kubelet()).await, "was not restarted: asked for the restart: org.freedesktop.DBus");
 }
@@ -534,9 +540,9 @@ async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
         restart_of(Daemon::Runtime, FaultType::KubeletDown, Restart::default()),
         restart_of(Daemon::Runtime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
-        daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "no second check");
+        daemons.leaves_alone(&command, CheckFailed, "no second check").await;
     }
     let mut settings = daemons.settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));
-    refused(&Agent::new(settings).execute(&kubelet()).await, OutcomeReason::CheckFailed);
+    settings.refuses(&kubelet(), CheckFailed).await;
 }

@@ -30,23 +30,17 @@ struct Frozen {
 impl Frozen {
     /// One for each version of control groups that this machine has and lets this user change.
     fn all() -> Vec<Self> {
-        let found: Vec<Self> =
-            FREEZERS.into_iter().filter_map(|(mount, file, values)| Self::new(mount, file, values)).collect();
+        Self::all_with(|node, sandbox, _| node.stage.below_shim("k8s.io", sandbox, "runc:[2:INIT]", &[]))
+    }
+
+    /// The same with this first process of the container, and what is above it.
+    fn all_with(init: impl Fn(&Node, &str, &str) -> (Running, Running)) -> Vec<Self> {
+        let with = |(mount, file, values)| Self::with(mount, file, values, &init);
+        let found: Vec<Self> = FREEZERS.into_iter().filter_map(with).collect();
         if found.is_empty() {
             eprintln!("SKIP: no freezer to make a group in");
         }
         found
-    }
-
-    fn new(mount: &str, file: &'static str, values: [&'static str; 2]) -> Option<Self> {
-        Self::with(mount, file, values, |node, sandbox, _| {
-            node.stage.below_shim("k8s.io", sandbox, "runc:[2:INIT]", &[])
-        })
-    }
-
-    /// As [`Self::all`], with this first process of the container, and what is above it.
-    fn all_with(init: impl Fn(&Node, &str, &str) -> (Running, Running)) -> Vec<Self> {
-        FREEZERS.into_iter().filter_map(|(mount, file, values)| Self::with(mount, file, values, &init)).collect()
     }
 
     fn with(
@@ -107,16 +101,18 @@ impl Frozen {
         command(Action::ThawCgroup(ThawCgroup), FaultType::FrozenCgroup, target)
     }
 
-    async fn execute(&self, command: &ActionCommand) -> Outcome {
-        let mut settings = self.node.settings();
-        settings.host = PathBuf::from("/");
-        settings.thresholds.set_bound(&nrh_core::faults::frozen_cgroup::AGE, Duration::ZERO);
-        Agent::new(settings).execute(command).await
-    }
-
     #[track_caller]
     fn untouched(&self) {
         assert!([&self.container, &self.sandbox].into_iter().all(|id| is_frozen(&self.group(id))));
+    }
+}
+
+impl Executes for Frozen {
+    fn settings(&self) -> AgentSettings {
+        let mut settings = self.node.settings();
+        settings.host = PathBuf::from("/");
+        settings.thresholds.set_bound(&nrh_core::faults::frozen_cgroup::AGE, Duration::ZERO);
+        settings
     }
 }
 
@@ -149,7 +145,7 @@ async fn a_frozen_container_in_creation_is_thawed_and_its_neighbour_is_not() {
         done(&outcome);
         assert!(outcome.message.contains("it was frozen, and is not frozen any more"), "{}", outcome.message);
         assert!(!is_frozen(&frozen.group(&frozen.container)) && is_frozen(&frozen.group(&frozen.sandbox)));
-        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
+        frozen.refuses(&frozen.thaw(), Recovered).await;
         assert_eq!(frozen.node.runtime.writes(), [] as [String; 0]);
     }
 }
@@ -169,7 +165,7 @@ async fn a_frozen_container_whose_process_is_in_a_group_below_it_is_thawed() {
         assert!(!is_frozen(&group) && !is_frozen(&inner) && is_frozen(&frozen.group(&frozen.sandbox)));
         // Two groups below it is none of the runtime's.
         command.target.control_group = command.target.control_group.map(|path| path + "/deeper");
-        refused(&frozen.execute(&command).await, OutcomeReason::CheckFailed);
+        frozen.refuses(&command, CheckFailed).await;
     }
 }
 
@@ -179,7 +175,7 @@ async fn a_sandbox_in_creation_is_in_no_list_and_is_thawed() {
         let command = || frozen.thaw_of(&frozen.neighbour.0, &frozen.sandbox);
         // One that is ready has a process of its own, whatever that calls itself.
         frozen.node.runtime.set(|world| world.sandboxes = vec![sandbox(&frozen.sandbox, true)]);
-        refused(&frozen.execute(&command()).await, OutcomeReason::Recovered);
+        frozen.refuses(&command(), Recovered).await;
         frozen.untouched();
         frozen.node.runtime.set(|world| world.sandboxes.clear());
         done(&frozen.execute(&command()).await);
@@ -197,13 +193,13 @@ async fn a_frozen_container_of_docker_is_thawed_where_docker_is_the_runtime() {
             command.target.container_id = Some(frozen.container.clone());
             command
         };
-        refused(&frozen.execute(&command()).await, OutcomeReason::TargetChanged);
+        frozen.refuses(&command(), TargetChanged).await;
         frozen.untouched();
         frozen.node.runtime.set(|world| world.name = "docker".to_owned());
         // A sandbox that Docker does not list may be a container of anybody.
         let mut sandbox = command();
         (sandbox.target.sandbox_id, sandbox.target.container_id) = (Some(frozen.container.clone()), None);
-        refused(&frozen.execute(&sandbox).await, OutcomeReason::TargetGone);
+        frozen.refuses(&sandbox, TargetGone).await;
         frozen.untouched();
         done(&frozen.execute(&command()).await);
         assert!(!is_frozen(&frozen.group(&frozen.container)) && is_frozen(&frozen.group(&frozen.sandbox)));
@@ -219,20 +215,13 @@ async fn a_frozen_container_of_crio_is_thawed_while_it_is_made() {
         node.stage.below_all(&parents, init, &[])
     };
     let not_made = |node: &Node, _: &str, id: &str| node.stage.below("conmon", ["--cid", id, "-n", name], init, &[]);
-    for (is_made, frozen) in Frozen::all_with(made)
-        .into_iter()
-        .map(|one| (true, one))
-        .chain(Frozen::all_with(not_made).into_iter().map(|one| (false, one)))
-    {
+    let of = |is_made: bool, all: Vec<Frozen>| all.into_iter().map(move |one| (is_made, one));
+    for (is_made, frozen) in of(true, Frozen::all_with(made)).chain(of(false, Frozen::all_with(not_made))) {
         frozen.node.runtime.set(|world| world.containers.clear());
         let mut command = frozen.thaw();
         (command.target.sandbox_id, command.target.container_id) = (None, Some(frozen.container.clone()));
         let outcome = frozen.execute(&command).await;
-        if is_made {
-            done(&outcome);
-        } else {
-            refused(&outcome, OutcomeReason::TargetGone);
-        }
+        came_to(&outcome, if is_made { Executed } else { TargetGone });
         assert_eq!(is_frozen(&frozen.group(&frozen.container)), !is_made);
     }
 }
@@ -245,9 +234,7 @@ async fn what_a_group_above_freezes_is_not_thawed() {
             if thawed {
                 frozen.set(&frozen.group(&frozen.container), 1);
             }
-            let outcome = frozen.execute(&frozen.thaw()).await;
-            refused(&outcome, OutcomeReason::Protected);
-            assert!(outcome.message.contains(&format!("{} is frozen", frozen.pods.display())), "{}", outcome.message);
+            frozen.refuses_saying(&frozen.thaw(), Protected, &format!("{} is frozen", frozen.pods.display())).await;
             frozen.untouched();
         }
     }
@@ -258,15 +245,15 @@ async fn a_paused_container_and_one_that_nobody_knows_are_not_thawed() {
     for frozen in Frozen::all() {
         for state in [1, 2, 3] {
             frozen.lists(state);
-            refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
+            frozen.refuses(&frozen.thaw(), Recovered).await;
         }
         frozen.node.runtime.set(|world| world.containers = vec![container(&frozen.container, &id(), 0)]);
-        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::TargetChanged);
+        frozen.refuses(&frozen.thaw(), TargetChanged).await;
         frozen.node.runtime.set(|world| world.containers.clear());
-        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::TargetGone);
+        frozen.refuses(&frozen.thaw(), TargetGone).await;
         frozen.lists(0);
-        frozen.node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), Wrong::Hangs));
-        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::CheckFailed);
+        frozen.node.wrong("ListContainers", Wrong::Hangs);
+        frozen.refuses(&frozen.thaw(), CheckFailed).await;
         frozen.untouched();
     }
 }
@@ -274,7 +261,7 @@ async fn a_paused_container_and_one_that_nobody_knows_are_not_thawed() {
 #[tokio::test]
 async fn only_the_named_process_in_the_named_group_of_the_named_pod() {
     for frozen in Frozen::all() {
-        refused(&frozen.node.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
+        frozen.node.refuses(&frozen.thaw(), Recovered).await;
         let mut young = frozen.thaw();
         young.target.process.as_mut().unwrap().start_ticks += 1;
         let mut elsewhere = frozen.thaw();
@@ -283,7 +270,7 @@ async fn only_the_named_process_in_the_named_group_of_the_named_pod() {
         shim.target.process = Some(frozen.init.1.as_target(Role::ContainerInit));
         let other = frozen.thaw_of(&frozen.init.0, &frozen.sandbox);
         for command in [&young, &elsewhere, &shim, &other] {
-            refused(&frozen.execute(command).await, OutcomeReason::TargetChanged);
+            frozen.refuses(command, TargetChanged).await;
         }
         let (mut no_pod, mut pod_of_another, mut none) = (frozen.thaw(), frozen.thaw(), frozen.thaw());
         no_pod.target.control_group = no_pod.target.control_group.map(|group| group.replace("kubepods", "user"));
@@ -292,7 +279,7 @@ async fn only_the_named_process_in_the_named_group_of_the_named_pod() {
         let mut hung = frozen.thaw();
         hung.fault_type = FaultType::HungContainer;
         for command in [&no_pod, &pod_of_another, &none, &hung] {
-            refused(&frozen.execute(command).await, OutcomeReason::CheckFailed);
+            frozen.refuses(command, CheckFailed).await;
         }
         frozen.untouched();
     }

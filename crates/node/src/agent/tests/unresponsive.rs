@@ -8,11 +8,8 @@ use crate::bus::units::UnitSeen;
 use nrh_core::action::{Action, CleanupOrphans};
 
 fn end(shim: &Running, sandbox_id: &str) -> ActionCommand {
-    command(
-        Action::CleanupOrphans(CleanupOrphans),
-        FaultType::UnresponsiveShim,
-        process_target(shim.as_target(Role::Shim), sandbox_id),
-    )
+    let target = process_target(shim.as_target(Role::Shim), sandbox_id);
+    command(Action::CleanupOrphans(CleanupOrphans), FaultType::UnresponsiveShim, target)
 }
 
 #[tokio::test]
@@ -22,12 +19,12 @@ async fn an_unresponsive_shim_is_ended_while_the_runtime_is_silent_and_no_other(
     shim.stop();
     neighbour.stop();
     // The runtime answers: nothing waits.
-    refused(&node.execute(&end(&shim, &sandbox)).await, OutcomeReason::Recovered);
+    node.refuses(&end(&shim, &sandbox), Recovered).await;
     // What it says is no silence.
-    node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
-    refused(&node.execute(&end(&shim, &sandbox)).await, OutcomeReason::CheckFailed);
+    node.wrong("Version", Wrong::Fails);
+    node.refuses(&end(&shim, &sandbox), CheckFailed).await;
     assert_eq!(shim.state(), Some('T'));
-    node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Hangs));
+    node.wrong("Version", Wrong::Hangs);
     done(&node.execute(&end(&shim, &sandbox)).await);
     assert_eq!((shim.state(), neighbour.state()), (None, Some('T')));
 
@@ -37,16 +34,13 @@ async fn an_unresponsive_shim_is_ended_while_the_runtime_is_silent_and_no_other(
     drop(std::os::unix::net::UnixListener::bind(&settings.endpoint.socket).unwrap());
     let again = node.stage.shim(&sandbox);
     again.stop();
-    done(&Agent::new(settings).execute(&end(&again, &sandbox)).await);
+    done(&settings.execute(&end(&again, &sandbox)).await);
     assert_eq!((again.state(), neighbour.state()), (None, Some('T')));
 }
 
 #[tokio::test]
 async fn a_missing_socket_is_silence_only_where_systemd_says_that_the_runtime_does_not_run() {
-    let node = Node::new();
-    let sandbox = id();
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let (node, sandbox, shim) = stopped();
     let mut settings = node.settings();
     settings.endpoint.socket = node.stage.path("run/containerd/containerd.sock");
     for (bus, seen, is_silent) in [
@@ -56,12 +50,8 @@ async fn a_missing_socket_is_silence_only_where_systemd_says_that_the_runtime_do
     ] {
         let systemd = Systemd::start(&node.stage.path(bus), &[(CONTAINERD, seen)], Restarts::Never);
         settings.bus = Some(systemd.socket.clone());
-        let outcome = Agent::new(settings.clone()).execute(&end(&shim, &sandbox)).await;
-        if is_silent {
-            done(&outcome);
-        } else {
-            refused(&outcome, OutcomeReason::CheckFailed);
-        }
+        let outcome = settings.execute(&end(&shim, &sandbox)).await;
+        came_to(&outcome, if is_silent { Executed } else { CheckFailed });
         assert_eq!(shim.state().is_none(), is_silent, "{bus}");
     }
 }
@@ -69,21 +59,21 @@ async fn a_missing_socket_is_silence_only_where_systemd_says_that_the_runtime_do
 #[tokio::test]
 async fn a_shim_that_runs_or_has_something_alive_below_it_is_left_alone() {
     let node = Node::new();
-    node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Hangs));
+    node.wrong("Version", Wrong::Hangs);
     let sandbox = id();
     let runs = node.stage.shim(&sandbox);
-    refused(&node.execute(&end(&runs, &sandbox)).await, OutcomeReason::Recovered);
+    node.refuses(&end(&runs, &sandbox), Recovered).await;
     // Below this one is a client at work, and its parent is not process 1.
     let sandbox = id();
     let (client, shim) = node.stage.client("k8s.io", &sandbox, "create", &id());
     shim.stop();
-    refused(&node.execute(&end(&shim, &sandbox)).await, OutcomeReason::Recovered);
+    node.refuses(&end(&shim, &sandbox), Recovered).await;
     // That of a VM may hold it, with no child at all.
     let sandbox = id();
     let name = format!("{}/containerd-shim-kata-v2", id());
     let vm = node.stage.orphan(&name, &["-namespace", "k8s.io", "-id", &sandbox]);
     vm.stop();
-    refused(&node.execute(&end(&vm, &sandbox)).await, OutcomeReason::Protected);
+    node.refuses(&end(&vm, &sandbox), Protected).await;
     let sandbox = id();
     let docker = node.stage.shim_of("moby", &sandbox);
     docker.stop();

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::proc;
+use crate::proc::fake::Running;
+use crate::waiting::wait_until;
 
 fn this_process(owner: Owner) -> Daemon {
     let pid = i32::try_from(std::process::id()).unwrap();
@@ -49,7 +51,7 @@ fn mounted(script: &str) -> Option<(Running, tempfile::TempDir)> {
     let temp = tempfile::tempdir().unwrap();
     let script =
         format!("set -e; mount --make-rprivate /; cd {}; {script}; touch ready; exec sleep 60", temp.path().display());
-    let mut child = Running(Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().unwrap());
+    let mut child = Running::start(Command::new("unshare").args(["--mount", "sh", "-c", &script]));
     let start = Instant::now();
     while !temp.path().join("ready").exists() {
         // It ends at the first command that fails; one that is only slow is no reason to skip.
@@ -63,25 +65,12 @@ fn mounted(script: &str) -> Option<(Running, tempfile::TempDir)> {
     Some((child, temp))
 }
 
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Running {
-    /// One of its folders, as it sees it.
-    fn check(&self, path: &Path) -> FilesystemSeen {
-        let pid = i32::try_from(self.0.id()).unwrap();
-        let root = Handle::open(Path::new(proc::PROC), pid).unwrap().root().unwrap();
-        let open = rooted::open(&root, path, rooted::FOLDER).unwrap();
-        let mut all = Vec::new();
-        scanner(Path::new(proc::PROC)).add(path, &open, &mut all).unwrap();
-        all.remove(0)
-    }
+/// A folder of this process, as it sees it.
+fn check(process: &Running, path: &Path) -> FilesystemSeen {
+    let open = rooted::open(process.handle().root().unwrap(), path, rooted::FOLDER).unwrap();
+    let mut all = Vec::new();
+    scanner(Path::new(proc::PROC)).add(path, &open, &mut all).unwrap();
+    all.remove(0)
 }
 
 #[test]
@@ -89,7 +78,7 @@ fn a_full_file_system_is_seen_through_the_process_that_has_it() {
     let script = "mkdir full; mount -t tmpfs -o size=1m,nr_inodes=100 tmpfs full; dd if=/dev/zero of=full/x bs=64k 2>/dev/null || true";
     let Some((process, temp)) = mounted(script) else { return eprintln!("SKIP: mounts need root") };
     let path = temp.path().join("full");
-    let seen = process.check(&path);
+    let seen = check(&process, &path);
     assert_eq!((seen.bytes, seen.inodes.total), (Space { total: 1 << 20, left: 0 }, 100), "{seen:?}");
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "here nothing is mounted");
 }
@@ -98,7 +87,7 @@ fn a_full_file_system_is_seen_through_the_process_that_has_it() {
 fn a_mount_that_is_read_only_is_that_for_the_process_that_sees_it_so() {
     let script = "mkdir rw ro; mount -t tmpfs tmpfs rw; mount --bind rw ro; mount -o remount,bind,ro ro";
     let Some((process, temp)) = mounted(script) else { return eprintln!("SKIP: mounts need root") };
-    let (rw, ro) = (process.check(&temp.path().join("rw")), process.check(&temp.path().join("ro")));
+    let (rw, ro) = (check(&process, &temp.path().join("rw")), check(&process, &temp.path().join("ro")));
     assert_eq!(rw.device, ro.device, "one file system");
     assert_eq!((rw.read_only, ro.read_only.as_deref()), (None, Some("it is mounted read-only")));
 }
@@ -111,7 +100,7 @@ fn an_ext4_that_has_stopped_after_an_error_is_seen() {
                   cp /proc/fs/ext4/$name/options before; echo x > /sys/fs/ext4/$name/trigger_fs_error; \
                   until ! touch disk/x 2>/dev/null; do sleep 0.1; done";
     let Some((process, temp)) = mounted(script) else { return eprintln!("SKIP: mounts need root and loop devices") };
-    let seen = process.check(&temp.path().join("disk"));
+    let seen = check(&process, &temp.path().join("disk"));
     let why = seen.read_only.unwrap();
     assert!(why.contains("emergency_ro") || why.contains("read-only"), "{why}");
     let before = fs::read_to_string(temp.path().join("before")).unwrap();
@@ -164,14 +153,11 @@ fn a_kubelets_folder_is_where_its_flag_says() {
     let root_dir = temp.path().join("kubelet");
     // A shell that waits for its input takes any flag.
     let script = format!("exec -a kubelet bash -c 'read -r line' kubelet --root-dir={}", root_dir.display());
-    let mut command = Command::new("bash");
-    let child = Running(command.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap());
-    let pid = i32::try_from(child.0.id()).unwrap();
-    let handle = || Handle::open(Path::new(proc::PROC), pid).unwrap();
-    while !handle().args().is_ok_and(|args| args.iter().any(|arg| arg.starts_with("--root-dir"))) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let daemon = Daemon { owner: Owner::Kubelet, pid, start_ticks: handle().stat().unwrap().start_ticks };
+    let child = Running::start(Command::new("bash").args(["-c", &script]).stdin(std::process::Stdio::piped()));
+    let has_begun = |args: &[String]| args.iter().any(|arg| arg.starts_with("--root-dir"));
+    wait_until("the program", || child.handle().args().is_ok_and(|args| has_begun(&args)));
+    let start_ticks = child.handle().stat().unwrap().start_ticks;
+    let daemon = Daemon { owner: Owner::Kubelet, pid: child.pid(), start_ticks };
     let mut scanner = scanner(Path::new(proc::PROC));
     let mut check = || scanner.check(&Who { daemons: vec![daemon.clone()], ..Who::default() });
     let seen = check();

@@ -2,51 +2,28 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Instant;
 
 use rustix::fs::{CWD, Mode, openat};
 
 use super::*;
+use crate::proc::fake::{self, Proc, Running};
 use crate::proc::rooted;
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap())
-    }
-
-    fn daemon(&self) -> Daemon {
-        let pid = i32::try_from(self.0.id()).unwrap();
-        let stat = Handle::open(Path::new(proc::PROC), pid).unwrap().stat().unwrap();
-        Daemon { owner: Owner::Runtime("test".to_owned()), pid, start_ticks: stat.start_ticks }
-    }
+fn daemon(process: &Running) -> Daemon {
+    let start_ticks = process.handle().stat().unwrap().start_ticks;
+    Daemon { owner: Owner::Runtime("test".to_owned()), pid: process.pid(), start_ticks }
 }
 
 /// A `/proc` with these numbers.
-fn made_up(loadavg: &str, pid_max: &str, threads_max: &str, file_nr: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (path, text) in [
-        ("uptime", "1000.00 1.0\n"),
-        ("loadavg", loadavg),
-        ("sys/kernel/pid_max", pid_max),
-        ("sys/kernel/threads-max", threads_max),
-        ("sys/fs/file-nr", file_nr),
-    ] {
-        let path = folder.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    folder
+fn made_up(loadavg: &str, pid_max: &str, threads_max: &str, file_nr: &str) -> Proc {
+    let proc = Proc::new();
+    proc.write("loadavg", loadavg);
+    proc.write("sys/kernel/pid_max", pid_max);
+    proc.write("sys/kernel/threads-max", threads_max);
+    proc.write("sys/fs/file-nr", file_nr);
+    proc
 }
 
 fn of_node(folder: &Path) -> (Result<Usage, String>, Result<Usage, String>) {
@@ -66,10 +43,8 @@ fn the_lower_of_both_limits_counts() {
 #[test]
 fn pods_whose_groups_are_at_no_usual_place_are_not_known() {
     let proc = made_up("0.97 1.32 1.61 1/289 32163\n", "32768\n", "192730\n", "1289\t0\t9223372036854775807\n");
-    let groups = proc.path().join("40/root/sys/fs/cgroup");
-    fs::create_dir_all(&groups).unwrap();
-    fs::write(proc.path().join("40/stat"), format!("40 (kubelet) S 1{} 7{}\n", " 0".repeat(17), " 0".repeat(30)))
-        .unwrap();
+    fs::create_dir_all(proc.file("40/root/sys/fs/cgroup")).unwrap();
+    proc.write("40/stat", fake::stat(40, b"kubelet", 'S', 1, 7));
     let check = |none, cgroup_root: &str| {
         let daemons = vec![Daemon { owner: Owner::Kubelet, pid: 40, start_ticks: 7 }];
         let pod_groups = PodGroups { none, root: cgroup_root.to_owned() };
@@ -79,14 +54,12 @@ fn pods_whose_groups_are_at_no_usual_place_are_not_known() {
         (seen.untracked, pods.map(|limit| limit.usage))
     };
     let pods = |folder: &str| {
-        fs::create_dir_all(groups.join(folder)).unwrap();
-        fs::write(groups.join(folder).join("pids.max"), "100\n").unwrap();
-        fs::write(groups.join(folder).join("pids.current"), "3\n").unwrap();
+        let folder = format!("40/root/sys/fs/cgroup/{folder}");
+        proc.write(&format!("{folder}/pids.max"), "100\n");
+        proc.write(&format!("{folder}/pids.current"), "3\n");
     };
-    let (unknown, known) = (
-        (Err(NO_PODS.to_owned()), Some(Err(NO_PODS.to_owned()))),
-        (Ok(Vec::new()), Some(Ok(Usage { used: 3, limit: 100 }))),
-    );
+    let unknown = (Err(NO_PODS.to_owned()), Some(Err(NO_PODS.to_owned())));
+    let known = (Ok(Vec::new()), Some(Ok(Usage { used: 3, limit: 100 })));
     pods("kubelet/kubepods");
     assert_eq!(check(false, ""), unknown);
     assert_eq!(check(true, ""), (Ok(Vec::new()), None), "there are none, and nothing of them is missed");
@@ -145,12 +118,12 @@ fn open_files_are_counted_exactly_where_they_are_near_their_limit() {
         let used = open();
         used >= 10 && of_daemon(seen).is_some_and(|usage| usage == Ok(Usage { used, limit: 20 }))
     };
-    let seen = until(&shell.daemon(), exact);
+    let seen = until(&daemon(&shell), exact);
     assert_eq!(seen.files[1].owner, Owner::Runtime("test".to_owned()));
     assert_eq!(seen.unseen, None);
     // Far from it, room is good enough: not less than what is open.
     let sleep = Running::start(Command::new("bash").args(["-c", "ulimit -n 4096; exec sleep 60"]));
-    let seen = until(&sleep.daemon(), |seen| of_daemon(seen).is_some_and(|usage| usage.is_ok_and(|u| u.limit == 4096)));
+    let seen = until(&daemon(&sleep), |seen| of_daemon(seen).is_some_and(|usage| usage.is_ok_and(|u| u.limit == 4096)));
     let usage = of_daemon(&seen).unwrap().unwrap();
     assert!(usage.used >= 3 && usage.used <= 256, "{usage:?}");
 }
@@ -158,7 +131,7 @@ fn open_files_are_counted_exactly_where_they_are_near_their_limit() {
 #[test]
 fn a_daemon_that_has_ended_is_not_seen_and_no_other_in_its_place() {
     let sleep = Running::start(Command::new("sleep").arg("60"));
-    let other = Daemon { start_ticks: 1, ..sleep.daemon() };
+    let other = Daemon { start_ticks: 1, ..daemon(&sleep) };
     let who = Who { daemons: vec![other], ..Who::default() };
     let seen = Host::new(Path::new(proc::PROC)).check(&who).unwrap();
     assert!(seen.unseen.as_ref().is_some_and(|why| why.contains("test cannot be checked")), "{seen:?}");
@@ -194,7 +167,7 @@ impl Group {
     /// Moves a new process into it, which ends with it.
     fn join(&mut self) -> Daemon {
         let sleep = Running::start(Command::new("sleep").arg("60"));
-        let daemon = sleep.daemon();
+        let daemon = daemon(&sleep);
         self.set("cgroup.procs", &daemon.pid.to_string());
         self.member = Some(sleep);
         daemon
@@ -204,10 +177,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for (file, text) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
-            let _ = fs::OpenOptions::new()
-                .write(true)
-                .open(self.path.join(file))
-                .and_then(|mut file| file.write_all(text.as_bytes()));
+            let file = fs::OpenOptions::new().write(true).open(self.path.join(file));
+            let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
         }
         self.member = None;
         let began = Instant::now();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Proven;
 use crate::proc::role::init::{KnownBy, first_process};
-use crate::proc::{self, RawProcess};
+use crate::proc::{AwakeClock, RawProcess};
 use nrh_core::observation::InitSeen;
 use nrh_core::text::bounded;
 
@@ -20,18 +20,18 @@ pub(super) fn find(
     proven: &BTreeMap<(i32, u64), Proven>,
     namespace: &str,
     table: &[RawProcess],
-    uptime: Duration,
+    clock: &AwakeClock,
 ) -> (Vec<InitSeen>, Option<String>) {
     let proof = |process: &RawProcess| proven.get(&(process.pid, process.start_ticks)).map(|known| &known.proof);
     let mut found: Vec<(KnownBy, InitSeen)> = table
         .iter()
-        .filter(|process| !process.is_dead() && proc::age(process.start_ticks, uptime) >= YOUNG)
+        .filter(|process| !process.is_dead() && clock.age(process.start_ticks) >= YOUNG)
         .filter_map(|process| {
             let (known_by, above) = first_process(table, process, &[namespace], proof)?;
             let init = InitSeen {
                 pid: process.pid,
                 start_ticks: process.start_ticks,
-                age: proc::age(process.start_ticks, uptime),
+                age: clock.age(process.start_ticks),
                 serves: bounded(above.serves(&[namespace])?, 128),
             };
             Some((known_by, init))

@@ -1,77 +1,29 @@
 //! Made-up process tables with hostile contents, and real processes with real locks.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use super::*;
+use crate::proc::fake::{CONTAINERD, Entry, Proc, Running, SHIM, copy};
 use crate::waiting::wait_until;
 
 mod crio;
 mod flood;
+mod stuck;
 mod wrapper;
 
-/// A made-up `/proc`, 1,000 s after boot.
-struct Proc(tempfile::TempDir);
-
-/// One made-up process.
-struct Entry<'a> {
-    pid: i32,
-    parent: i32,
-    state: char,
-    command: &'a [u8],
-    exe: &'a str,
-    args: &'a str,
-    /// Pids in nested PID namespaces, as `NSpid` shows them.
-    pids: &'a str,
-}
-
-const SHIM: Entry<'static> = Entry {
-    pid: 50,
-    parent: 1,
-    state: 'S',
-    command: b"containerd-shim",
-    exe: "/usr/bin/containerd-shim-runc-v2",
-    args: "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id abc -address /run/containerd/containerd.sock",
-    pids: "50",
-};
+/// The client of an OCI runtime, and the first process of a container that it makes.
+const RUNC: Entry<'static> =
+    Entry { command: b"runc", exe: "/usr/sbin/runc", args: "runc --root /r create --bundle /b abc", ..SHIM };
+const INIT: Entry<'static> = Entry { command: b"runc:[2:INIT]", exe: "/runc", args: "runc init", nested: "1", ..SHIM };
 
 impl Proc {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("uptime"), "1000.00 1.0\n").unwrap();
-        fs::write(folder.path().join("locks"), "").unwrap();
-        Self(folder)
-    }
-
-    fn with(self, entry: &Entry<'_>) -> Self {
-        let folder = self.0.path().join(entry.pid.to_string());
-        fs::create_dir_all(&folder).unwrap();
-        let mut stat = format!("{} (", entry.pid).into_bytes();
-        stat.extend(entry.command);
-        let mut rest = format!(") {} {}", entry.state, entry.parent);
-        for field in 5..=52 {
-            // Field 22 is the start: 900 s after boot.
-            write!(rest, " {}", if field == 22 { 90_000 } else { 0 }).unwrap();
-        }
-        stat.extend(rest.into_bytes());
-        fs::write(folder.join("stat"), stat).unwrap();
-        fs::write(folder.join("status"), format!("Name:\tx\nUid:\t0\t0\t0\t0\nNSpid:\t{}\n", entry.pids)).unwrap();
-        fs::write(folder.join("cgroup"), "0::/system.slice/containerd.service\n").unwrap();
-        fs::write(folder.join("cmdline"), entry.args.replace(' ', "\0") + "\0").unwrap();
-        fs::write(folder.join("environ"), "").unwrap();
-        fs::write(folder.join("wchan"), "do_signal_stop").unwrap();
-        let _ = fs::remove_file(folder.join("exe"));
-        symlink(entry.exe, folder.join("exe")).unwrap();
-        self
-    }
-
     /// So many seconds after boot, and with so many ticks of processor time for a process.
     fn at(&self, uptime: u32, pid: i32, ticks: u64) -> &Self {
-        fs::write(self.0.path().join("uptime"), format!("{uptime}.00 1.0\n")).unwrap();
-        let path = self.0.path().join(format!("{pid}/stat"));
+        self.write("uptime", format!("{uptime}.00 1.0\n"));
+        let path = self.file(&format!("{pid}/stat"));
         let stat = fs::read_to_string(&path).unwrap();
         let (name, rest) = stat.rsplit_once(')').unwrap();
         let mut fields: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
@@ -82,8 +34,14 @@ impl Proc {
     }
 
     fn scanner(&self) -> Processes {
-        Processes::new(self.0.path())
+        Processes::new(self.path())
     }
+}
+
+/// The pids of all plugins.
+fn plugins(table: &ProcessTable) -> Vec<i32> {
+    let is_plugin = |seen: &&ProcessSeen| matches!(seen.role, ProcessRole::NetworkPlugin { .. });
+    table.processes.iter().filter(is_plugin).map(|seen| seen.pid).collect()
 }
 
 #[test]
@@ -99,8 +57,16 @@ fn a_stopped_shim_is_seen_with_what_it_waits_in() {
 
 #[test]
 fn children_that_are_zombies_do_not_live() {
-    let child =
-        |pid, state| Entry { pid, parent: 50, state, command: b"pause", exe: "/pause", args: "/pause", pids: "9 1" };
+    let child = |pid, state| Entry {
+        pid,
+        parent: 50,
+        state,
+        command: b"pause",
+        exe: "/pause",
+        args: "/pause",
+        nested: "1",
+        ..SHIM
+    };
     let root = Proc::new().with(&SHIM).with(&child(60, 'Z')).with(&child(61, 'S'));
     let table = root.scanner().check(false).unwrap();
     assert_eq!(table.processes[0].role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 1 });
@@ -110,9 +76,9 @@ fn children_that_are_zombies_do_not_live() {
 fn shims_of_other_namespaces_and_of_nested_nodes_are_not_ours() {
     let moby = SHIM.args.replace("k8s.io", "moby");
     let root = Proc::new()
-        .with(&Entry { pid: 51, args: &moby, pids: "51", ..SHIM })
-        .with(&Entry { pid: 52, pids: "52 7", ..SHIM })
-        .with(&Entry { pid: 53, pids: "53", exe: "/bin/sh", ..SHIM });
+        .with(&Entry { pid: 51, args: &moby, ..SHIM })
+        .with(&Entry { pid: 52, nested: "7", ..SHIM })
+        .with(&Entry { pid: 53, exe: "/bin/sh", ..SHIM });
     assert_eq!(root.scanner().check(false).unwrap().processes, []);
     // Where Docker is the runtime it is the other way round, and one eye may learn that late.
     let root = root.with(&SHIM);
@@ -126,23 +92,19 @@ fn shims_of_other_namespaces_and_of_nested_nodes_are_not_ours() {
 /// Kubelets up to 1.23 call the plugins themselves where Docker is the runtime.
 #[test]
 fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_examined() {
-    let kubelet = Entry { pid: 40, pids: "40", command: b"kubelet", exe: "/usr/bin/kubelet", args: "kubelet", ..SHIM };
+    let kubelet = Entry { pid: 40, command: b"kubelet", exe: "/usr/bin/kubelet", args: "kubelet", ..SHIM };
     let plugin = Entry { command: b"ptp", exe: "/opt/cni/bin/ptp", args: "ptp", parent: 40, ..SHIM };
-    let mount = Entry { pid: 60, pids: "60", command: b"mount.nfs", exe: "/sbin/mount.nfs", state: 'D', ..plugin };
+    let mount = Entry { pid: 60, command: b"mount.nfs", exe: "/sbin/mount.nfs", state: 'D', ..plugin };
     let root = Proc::new().with(&kubelet).with(&plugin).with(&mount);
-    fs::write(root.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
+    root.write("50/environ", "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0");
     let table = root.scanner().check(true).unwrap();
-    let is_plugin = |pid: i32| {
-        table.processes.iter().any(|seen| seen.pid == pid && matches!(seen.role, ProcessRole::NetworkPlugin { .. }))
-    };
-    assert!(is_plugin(50) && !is_plugin(60));
-    assert_eq!(table.unproven, []);
+    assert_eq!((plugins(&table), table.unproven), (vec![50], Vec::new()));
 }
 
 #[test]
 fn hostile_names_forge_nothing() {
     for command in [&b"a) R 1 (b"[..], b") T 1", b"a b\nc", b"\xff\xfe(", b""] {
-        let root = Proc::new().with(&SHIM).with(&Entry { pid: 70, command, pids: "70", exe: "/bin/sleep", ..SHIM });
+        let root = Proc::new().with(&SHIM).with(&Entry { pid: 70, command, exe: "/bin/sleep", ..SHIM });
         let table = root.scanner().check(false).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [50], "{command:?}");
     }
@@ -168,10 +130,9 @@ fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
 #[test]
 fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
     let plugin = Entry { command: b"host-local", exe: "/opt/cni/bin/host-local", args: "host-local", ..SHIM };
-    let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
     let call = "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_ARGS=K8S_POD_NAMESPACE=d;K8S_POD_NAME=p;K8S_POD_UID=u1;X=2\0CNI_NETNS=/run/netns/x\0";
-    let called = Proc::new().with(&runtime).with(&Entry { parent: 40, ..plugin });
-    fs::write(called.0.path().join("50/environ"), call).unwrap();
+    let called = Proc::new().with(&CONTAINERD).with(&Entry { parent: 40, ..plugin });
+    called.write("50/environ", call);
     let mut scanner = called.scanner();
     let is_seen = |table: ProcessTable| {
         table.processes.iter().any(|seen| {
@@ -181,10 +142,10 @@ fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
     };
     assert!(is_seen(scanner.check(false).unwrap()));
     let left = called.with(&plugin);
-    fs::write(left.0.path().join("50/environ"), call).unwrap();
+    left.write("50/environ", call);
     assert!(is_seen(scanner.check(false).unwrap()) && is_seen(left.scanner().check(false).unwrap()));
     // Without the whole of a call it may be anything, and memory says no more than a new proof.
-    fs::write(left.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
+    left.write("50/environ", "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0");
     assert_eq!(left.scanner().check(false).unwrap().processes.len(), 1);
     assert!(is_seen(scanner.check(false).unwrap()), "its environment does not change while it lives");
 }
@@ -193,31 +154,26 @@ fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
 #[test]
 fn a_daemon_that_a_plugin_has_started_is_no_plugin() {
     let vnet = Entry { command: b"azure-vnet", exe: "/opt/cni/bin/azure-vnet", args: "azure-vnet", parent: 40, ..SHIM };
-    let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
+    let exe = "/opt/cni/bin/azure-vnet-telemetry";
     let daemon = Entry {
         pid: 60,
-        pids: "60",
         command: b"azure-vnet-tele",
-        exe: "/opt/cni/bin/azure-vnet-telemetry",
-        args: "azure-vnet-telemetry\0-d\0/opt/cni/bin",
+        exe,
+        args: "azure-vnet-telemetry -d /opt/cni/bin",
         parent: 50,
         ..SHIM
     };
-    let root = Proc::new().with(&runtime).with(&vnet).with(&daemon);
+    let root = Proc::new().with(&CONTAINERD).with(&vnet).with(&daemon);
     let call = "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_NETNS=/run/netns/x\0";
     for pid in [50, 60] {
-        fs::write(root.0.path().join(format!("{pid}/environ")), call).unwrap();
+        root.write(&format!("{pid}/environ"), call);
     }
     let mut scanner = root.scanner();
-    let plugins = |table: ProcessTable| -> Vec<i32> {
-        let is_plugin = |seen: &&ProcessSeen| matches!(seen.role, ProcessRole::NetworkPlugin { .. });
-        table.processes.iter().filter(is_plugin).map(|seen| seen.pid).collect()
-    };
-    assert_eq!(plugins(scanner.check(false).unwrap()), [50]);
-    fs::remove_dir_all(root.0.path().join("50")).unwrap();
+    assert_eq!(plugins(&scanner.check(false).unwrap()), [50]);
+    fs::remove_dir_all(root.file("50")).unwrap();
     let left = root.with(&Entry { parent: 1, ..daemon });
-    assert_eq!(plugins(scanner.check(false).unwrap()), [] as [i32; 0]);
-    assert_eq!(plugins(left.scanner().check(false).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(&scanner.check(false).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(&left.scanner().check(false).unwrap()), [] as [i32; 0]);
 }
 
 #[test]
@@ -233,40 +189,10 @@ fn a_pid_that_has_become_another_process_is_proven_anew() {
 #[test]
 fn a_table_that_cannot_be_read_is_an_error_and_never_an_empty_one() {
     let root = Proc::new().with(&SHIM);
-    fs::write(root.0.path().join("50/stat"), "50 (containerd-shim").unwrap();
+    fs::write(root.file("50/stat"), "50 (containerd-shim").unwrap();
     assert!(root.scanner().check(false).is_err());
-    fs::remove_file(root.0.path().join("uptime")).unwrap();
+    fs::remove_file(root.file("uptime")).unwrap();
     assert!(root.scanner().check(false).is_err());
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Ends the processes below a stand-in runtime.
-struct Below(i32);
-
-impl Drop for Below {
-    fn drop(&mut self) {
-        for process in proc::table(Path::new(proc::PROC)).unwrap_or_default() {
-            if process.parent == self.0
-                && let Some(pid) = rustix::process::Pid::from_raw(process.pid)
-            {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-}
-
-/// Copies a program by a process of its own: see the same in the tests of the process table.
-fn copy(from: &str, to: &Path) {
-    assert!(Command::new("cp").args(["-L", from]).arg(to).status().unwrap().success());
 }
 
 /// A stand-in containerd starts one plugin that takes a lock and hangs, and two that wait for that lock.
@@ -282,8 +208,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     copy("/usr/bin/flock", &plugins.join("ptp"));
     let daemon = folder.path().join("containerd");
     copy("/bin/sh", &daemon);
-    let mut runtime = Running(Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap());
-    let _below = Below(i32::try_from(runtime.0.id()).unwrap());
+    let mut runtime = Running::start(Command::new(&daemon).stdin(Stdio::piped()));
     let input = runtime.0.stdin.as_mut().unwrap();
     let holder = format!(
         "CNI_COMMAND=ADD CNI_CONTAINERID=s1 {}/host-local -c 'exec 9>{}; flock 9; read x < {}' &",
@@ -295,20 +220,17 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
         |id: &str| format!("CNI_COMMAND=ADD CNI_CONTAINERID={id} {}/ptp {} true &", plugins.display(), lock.display());
     // The program that runs the tests may hold a lock, which all its processes inherit.
     writeln!(input, "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-\n{holder}").unwrap();
-    let prover = || Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]);
-    let mut scanner = Processes::with(prover());
+    let mut scanner = Processes::with(Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]));
     let plugins_seen = |scanner: &mut Processes| -> Vec<ProcessSeen> {
         let processes = scanner.check(false).unwrap().processes;
         processes.into_iter().filter(|seen| matches!(seen.role, ProcessRole::NetworkPlugin { .. })).collect()
     };
     let path = lock.display().to_string();
+    let holds = |pid| Handle::open(Path::new(proc::PROC), pid).and_then(|handle| handle.locked_files());
     // The others come once the first has its lock.
     wait_until("the holder", || {
-        plugins_seen(&mut scanner).iter().any(|seen| {
-            Handle::open(Path::new(proc::PROC), seen.pid)
-                .and_then(|handle| handle.locked_files())
-                .is_ok_and(|files| files.iter().any(|file| file.path == path))
-        })
+        let mut seen = plugins_seen(&mut scanner).into_iter();
+        seen.any(|seen| holds(seen.pid).is_ok_and(|files| files.iter().any(|file| file.path == path)))
     });
     writeln!(input, "{}\n{}\nwait", waiter("s2"), waiter("s3")).unwrap();
     let mut last = Vec::new();
@@ -329,16 +251,13 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
 
 /// A plugin of containerd that holds the lock of one file, for which process 4712 waits.
 fn plugin_with_a_lock() -> Proc {
-    let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
     let plugin =
         Entry { parent: 40, command: b"host-local", exe: "/opt/cni/bin/host-local", args: "host-local", ..SHIM };
-    let root = Proc::new().with(&runtime).with(&plugin);
-    let folder = root.0.path().join("50");
-    fs::write(folder.join("environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
-    fs::create_dir(folder.join("fdinfo")).unwrap();
-    fs::create_dir(folder.join("fd")).unwrap();
-    fs::write(folder.join("fdinfo/9"), "lock:\t1: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n").unwrap();
-    symlink("/var/lib/cni/lock", folder.join("fd/9")).unwrap();
+    let root = Proc::new().with(&CONTAINERD).with(&plugin);
+    root.write("50/environ", "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0");
+    root.write("50/fdinfo/9", "lock:\t1: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n");
+    fs::create_dir(root.file("50/fd")).unwrap();
+    symlink("/var/lib/cni/lock", root.file("50/fd/9")).unwrap();
     root
 }
 
@@ -362,35 +281,25 @@ fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
     };
     fill(&mut text, 5 << 20);
     text += "8: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n8: -> FLOCK  ADVISORY  WRITE 4712 08:01:5 0 EOF\n";
-    fs::write(root.0.path().join("locks"), &text).unwrap();
+    root.write("locks", &text);
     let table = root.scanner().check(false).unwrap();
     assert_eq!(lock_facts(&table), (&["/var/lib/cni/lock".to_owned()][..], false, 1));
     assert_eq!(table.left_out.locks, None);
 
     text.clear();
     fill(&mut text, 17 << 20);
-    fs::write(root.0.path().join("locks"), &text).unwrap();
+    root.write("locks", &text);
     let table = root.scanner().check(false).unwrap();
     assert_eq!(lock_facts(&table), (&[][..], false, 0));
     assert!(table.left_out.locks.unwrap().contains("known in part"));
     // Neither its wait channel nor the table says what it waits for: it is not blamed.
-    fs::write(root.0.path().join("50/wchan"), "0").unwrap();
+    root.write("50/wchan", "0");
     assert_eq!(lock_facts(&root.scanner().check(false).unwrap()), (&[][..], true, 0));
 
-    fs::remove_file(root.0.path().join("locks")).unwrap();
+    fs::remove_file(root.file("locks")).unwrap();
     let table = root.scanner().check(false).unwrap();
     assert_eq!(table.processes.len(), 2);
     assert!(table.left_out.locks.unwrap().contains("cannot be read"));
-}
-
-/// A made-up process in state D, after so many switches.
-fn waiting(root: Proc, pid: i32, switches: u64) -> Proc {
-    let status = root.0.path().join(pid.to_string()).join("status");
-    let text = format!(
-        "Name:\tx\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0\n"
-    );
-    fs::write(status, text).unwrap();
-    root
 }
 
 #[test]
@@ -398,15 +307,16 @@ fn a_shim_that_waits_and_does_not_run_is_told_by_the_time_it_was_seen_so() {
     let root = Proc::new().with(&SHIM);
     let mut scanner = root.scanner();
     assert_eq!(scanner.check(false).unwrap().processes[0].waited, None);
-    let root = waiting(root.with(&Entry { state: 'D', ..SHIM }), 50, 7);
-    let mut at = |uptime: &str| {
-        fs::write(root.0.path().join("uptime"), format!("{uptime} 1.0\n")).unwrap();
+    let root = root.with(&Entry { state: 'D', ..SHIM });
+    // After so many switches.
+    let mut at = |uptime: u32, switches: u32| {
+        root.write("uptime", format!("{uptime}.00 1.0\n"));
+        let counts = format!("voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0\n");
+        root.write("50/status", format!("Uid:\t0\t0\t0\t0\nNSpid:\t50\n{counts}"));
         scanner.check(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
     };
-    assert_eq!([at("1000.00"), at("1015.00"), at("1075.00")], [Some(0), Some(15), Some(75)]);
-    let root = waiting(root, 50, 8);
-    fs::write(root.0.path().join("uptime"), "1090.00 1.0\n").unwrap();
-    assert_eq!(scanner.check(false).unwrap().processes[0].waited, Some(Duration::ZERO), "it has run");
+    assert_eq!([at(1000, 7), at(1015, 7), at(1075, 7)], [Some(0), Some(15), Some(75)]);
+    assert_eq!(at(1090, 8), Some(0), "it has run");
     // A probe that has just begun knows no more than that it waits now; nor what it is.
     let table = root.scanner().check(false).unwrap();
     assert_eq!((table.unproven[0].waited, table.unproven[0].start_ticks), (Some(Duration::ZERO), 90_000));
@@ -414,24 +324,8 @@ fn a_shim_that_waits_and_does_not_run_is_told_by_the_time_it_was_seen_so() {
 
 #[test]
 fn the_first_process_of_a_container_is_known_by_its_shim() {
-    let init = |pid, parent, command: &'static [u8]| Entry {
-        pid,
-        parent,
-        state: 'S',
-        command,
-        exe: "/runc",
-        args: "runc init",
-        pids: "9 1",
-    };
-    let client = Entry {
-        pid: 60,
-        parent: 50,
-        state: 'S',
-        command: b"runc",
-        exe: "/usr/sbin/runc",
-        args: "runc --root /r create --bundle /b abc",
-        pids: "60",
-    };
+    let init = |pid, parent, command: &'static [u8]| Entry { pid, parent, command, ..INIT };
+    let client = Entry { pid: 60, parent: 50, ..RUNC };
     let root = Proc::new()
         .with(&SHIM)
         .with(&client)
@@ -450,6 +344,6 @@ fn the_first_process_of_a_container_is_known_by_its_shim() {
     assert_eq!(found(&root, false), []);
     assert_eq!(found(&root, true), [(61, "abc".to_owned()), (62, "abc".to_owned())]);
     // Younger than ten seconds.
-    fs::write(root.0.path().join("uptime"), "909.00 1.0\n").unwrap();
+    root.write("uptime", "909.00 1.0\n");
     assert_eq!(root.scanner().check(false).unwrap().inits, []);
 }

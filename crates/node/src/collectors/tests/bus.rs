@@ -1,7 +1,5 @@
 //! The collector of the system bus: where there is one, and where it hangs.
 
-use std::path::Path;
-
 use tokio::net::UnixListener;
 
 use super::*;
@@ -19,12 +17,7 @@ fn system(root: &Path) {
 
 fn start_below(root: &Path, fake: &Fake) -> Collectors {
     let host = HostPaths { root: root.to_path_buf(), ..HostPaths::default() };
-    Collectors::start(CollectorSettings {
-        sockets: named(fake.socket()),
-        paces: quick(),
-        host,
-        ..CollectorSettings::default()
-    })
+    Collectors::start(CollectorSettings { sockets: named(fake.socket()), host, ..settings() })
 }
 
 #[tokio::test]

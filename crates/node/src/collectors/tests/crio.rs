@@ -10,7 +10,7 @@ fn start_crio(fake: &Fake) -> Collectors {
 
 /// CRI-O on a container that there is not.
 fn nobody() -> (String, Say) {
-    (format!("ContainerStatus:{}", "0".repeat(64)), Say::Error(Code::NotFound, "could not find container".to_owned()))
+    (format!("ContainerStatus:{}", "0".repeat(64)), error(Code::NotFound, "could not find container"))
 }
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_container_whose_status_hangs_is_named_and_asked_for_once() {
     let (id, not_found) = nobody();
     fake.say(&id, not_found);
     let collectors = start_crio(&fake);
-    let hung = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Reading::Hung { .. }));
+    let hung = |seen: &Observations| seen.tasks.get("locked").is_some_and(is_hung);
     until(&collectors, "the hang", hung).await;
     let calls = fake.calls("ContainerStatus:well");
     collectors.suspects(vec!["locked".to_owned(), "well".to_owned()]);
@@ -48,27 +48,19 @@ async fn a_crio_that_answers_for_no_container_accuses_none() {
     let fake = Fake::start();
     fake.say("ContainerStatus", Say::Never);
     let collectors = start_crio(&fake);
-    let failed = |seen: &Observations| {
-        seen.tasks.len() == 2 && seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. }))
-    };
-    until(&collectors, "no verdict", failed).await;
-    tokio::time::sleep(ms(600)).await;
-    assert!(failed(&now(&collectors)), "{:?}", now(&collectors).tasks);
+    nobody_is_accused(&collectors).await;
     let (id, not_found) = nobody();
     fake.say(&id, not_found);
-    until(&collectors, "its word on nobody", |seen| {
-        seen.tasks.values().all(|reading| matches!(reading, Reading::Hung { .. }))
-    })
-    .await;
+    until(&collectors, "its word on nobody", |seen| are_all(seen, 2, is_hung)).await;
 }
 
 #[tokio::test]
 async fn errors_say_nothing_of_a_container() {
     let fake = Fake::start();
     fake.say("ContainerStatus", container_status());
-    fake.say("ContainerStatus:locked", Say::Error(Code::Internal, "no such process".to_owned()));
+    fake.say("ContainerStatus:locked", error(Code::Internal, "no such process"));
     let collectors = start_crio(&fake);
-    let failed = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Reading::Failed { .. }));
+    let failed = |seen: &Observations| seen.tasks.get("locked").is_some_and(is_failed);
     until(&collectors, "the error", |seen| failed(seen) && answered(seen) == 1).await;
 }
 

@@ -8,24 +8,24 @@ use nrh_core::observation::{ContainerState, RemovalState};
 
 /// Docker's own API is all there is.
 fn alone(docker: &Docker, named_by: NamedBy) -> Collectors {
-    let folder = docker.socket().parent().unwrap().to_path_buf();
-    Collectors::start(CollectorSettings {
-        saved_endpoint: Some(Endpoint::docker(docker.socket(), named_by)),
-        host: HostPaths { root: folder, ..HostPaths::default() },
-        paces: quick(),
-        ..CollectorSettings::default()
-    })
+    let host = HostPaths { root: docker.socket().parent().unwrap().to_owned(), ..HostPaths::default() };
+    let saved_endpoint = Some(Endpoint::docker(docker.socket(), named_by));
+    Collectors::start(CollectorSettings { saved_endpoint, host, ..settings() })
 }
 
 /// cri-dockerd in front of it.
 fn behind(cri: &Fake, docker: &Docker) -> Collectors {
     cri.name("docker");
     let sockets = Flags { runtime: Some(cri.socket()), docker: Some(docker.socket()) };
-    Collectors::start(CollectorSettings { sockets, paces: quick(), ..CollectorSettings::default() })
+    Collectors::start(CollectorSettings { sockets, ..settings() })
 }
 
-fn said(seen: &Observations, id: &str) -> Option<TaskAnswer> {
-    seen.tasks.get(id).and_then(Reading::value).copied()
+fn answer(status: u16, text: &str) -> Said {
+    Said::Error(status, text.to_owned())
+}
+
+fn knows_removals(seen: &Observations) -> bool {
+    seen.lists.value().is_some_and(|round| round.removals.is_some())
 }
 
 #[tokio::test]
@@ -51,8 +51,7 @@ async fn behind_cri_dockerd_the_lists_are_cris_and_single_containers_dockers() {
     cri.lists(&[&sandbox], &[(&container, &sandbox)]);
     docker.lists(&[&sandbox], &[(&container, &sandbox)]);
     let collectors = behind(&cri, &docker);
-    let known = |seen: &Observations| seen.lists.value().is_some_and(|round| round.removals.is_some());
-    let seen = until(&collectors, "all collectors", |seen| answered(seen) == 2 && known(seen)).await;
+    let seen = until(&collectors, "all collectors", |seen| answered(seen) == 2 && knows_removals(seen)).await;
     assert_eq!(said(&seen, &container), Some(TaskAnswer::DaemonAnswered));
     assert_eq!((docker.calls("Sandboxes"), docker.calls("Containers"), cri.calls("Get")), (0, 0, 0));
 }
@@ -65,7 +64,7 @@ async fn a_locked_container_is_named_the_others_answer_and_nobody_asks_twice() {
     docker.lists(&[&sandbox], &[(&locked, &sandbox), (&other, &sandbox)]);
     docker.say(&format!("Inspect:{locked}"), Said::Never);
     let collectors = behind(&cri, &docker);
-    let hung = |seen: &Observations| matches!(seen.tasks.get(&locked), Some(Reading::Hung { .. }));
+    let hung = |seen: &Observations| seen.tasks.get(&locked).is_some_and(is_hung);
     until(&collectors, "the hang", hung).await;
     let calls = docker.calls(&format!("Inspect:{other}"));
     collectors.suspects(vec![locked.clone(), other.clone()]);
@@ -87,18 +86,10 @@ async fn a_docker_that_answers_for_no_container_accuses_none() {
     let nobody = format!("Inspect:{}", "0".repeat(64));
     docker.say(&nobody, Said::Never);
     let collectors = alone(&docker, NamedBy::Kubelet);
-    let failed = |seen: &Observations| {
-        seen.tasks.len() == 2 && seen.tasks.values().all(|reading| matches!(reading, Reading::Failed { .. }))
-    };
-    until(&collectors, "no verdict", failed).await;
-    tokio::time::sleep(ms(600)).await;
-    assert!(failed(&now(&collectors)), "{:?}", now(&collectors).tasks);
+    nobody_is_accused(&collectors).await;
     // Once it answers anything, what is still out is out because of its own lock.
     docker.say(&nobody, Said::Error(404, format!("No such container: {}", "0".repeat(64))));
-    until(&collectors, "the control question", |seen| {
-        seen.tasks.values().all(|reading| matches!(reading, Reading::Hung { .. }))
-    })
-    .await;
+    until(&collectors, "the control question", |seen| are_all(seen, 2, is_hung)).await;
 }
 
 #[tokio::test]
@@ -114,7 +105,7 @@ async fn what_docker_remembers_is_held_against_the_process_table() {
     inspect(&lost, json!({"Status": "running", "Running": true, "Pid": 4_194_305}));
     inspect(&ended, json!({"Status": "exited", "Running": false, "Pid": 0}));
     docker.say(&format!("Inspect:{gone}"), Said::Error(404, format!("No such container: {gone}")));
-    docker.say(&format!("Inspect:{broken}"), Said::Error(500, "?".to_owned()));
+    docker.say(&format!("Inspect:{broken}"), answer(500, "?"));
     let collectors = alone(&docker, NamedBy::Kubelet);
     let asked = |seen: &Observations| {
         seen.tasks.len() == 5 && !seen.tasks.values().any(|reading| matches!(reading, Reading::Never))
@@ -124,7 +115,7 @@ async fn what_docker_remembers_is_held_against_the_process_table() {
     assert_eq!(said(&seen, &lost), Some(TaskAnswer::ProcessGone));
     assert_eq!(said(&seen, &ended), Some(TaskAnswer::Ended));
     assert_eq!(said(&seen, &gone), Some(TaskAnswer::NotFound));
-    assert!(matches!(seen.tasks[&broken], Reading::Failed { .. }));
+    assert!(is_failed(&seen.tasks[&broken]));
 }
 
 #[tokio::test]
@@ -132,8 +123,8 @@ async fn an_orphan_is_confirmed_by_dockers_404_alone() {
     for (what, say, expected) in [
         ("it is gone", None, OrphanCheck::Confirmed),
         ("it answers", Some(Said::Json(json!({"Id": id('b'), "State": {"Status": "exited"}}))), OrphanCheck::Refuted),
-        ("it fails", Some(Said::Error(500, "?".to_owned())), OrphanCheck::NoAnswer),
-        ("another 404", Some(Said::Error(404, "page not found".to_owned())), OrphanCheck::NoAnswer),
+        ("it fails", Some(answer(500, "?")), OrphanCheck::NoAnswer),
+        ("another 404", Some(answer(404, "page not found")), OrphanCheck::NoAnswer),
     ] {
         let (docker, lost, container) = (Docker::start(), id('b'), id('c'));
         docker.lists(&[&id('a')], &[(&container, &lost)]);
@@ -147,20 +138,20 @@ async fn an_orphan_is_confirmed_by_dockers_404_alone() {
 
 #[tokio::test]
 async fn a_bad_list_of_dockers_is_no_verdict() {
-    for say in [Said::Error(500, "boom".to_owned()), Said::Short, Said::Half, Said::Pieces(17 << 20), Said::Garbage] {
+    for say in [answer(500, "boom"), Said::Short, Said::Half, Said::Pieces(17 << 20), Said::Garbage] {
         for list in ["Sandboxes", "Containers"] {
             let docker = Docker::start();
             docker.lists(&[&id('a')], &[]);
             docker.say(list, say.clone());
             let collectors = alone(&docker, NamedBy::Kubelet);
-            let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Reading::Failed { .. })).await;
+            let seen = until(&collectors, "a failed list", |seen| is_failed(&seen.lists)).await;
             assert_eq!(seen.lists.value(), None, "{list} {say:?}");
         }
     }
     let docker = Docker::start();
     docker.say("Containers", Said::Never);
     let collectors = alone(&docker, NamedBy::Kubelet);
-    let seen = until(&collectors, "a hung list", |seen| matches!(seen.lists, Reading::Hung { .. })).await;
+    let seen = until(&collectors, "a hung list", |seen| is_hung(&seen.lists)).await;
     assert!(!seen.sandbox_list_hung);
 }
 
@@ -177,14 +168,13 @@ async fn removals_are_asked_for_one_by_one_and_their_failure_is_no_failure_of_th
     let state = json!({"Status": "removing"});
     docker.say(&format!("Inspect:{slow}"), Said::Json(json!({"Id": slow, "State": state})));
     let collectors = alone(&docker, NamedBy::Kubelet);
-    let known = |seen: &Observations| seen.lists.value().is_some_and(|round| round.removals.is_some());
-    let seen = until(&collectors, "removals", known).await;
+    let seen = until(&collectors, "removals", knows_removals).await;
     let removals = seen.lists.value().unwrap().removals.clone().unwrap();
     let said: Vec<_> = removals.iter().map(|removal| removal.state.clone().unwrap()).collect();
     assert_eq!(said, [RemovalState::Failed("busy".to_owned()), RemovalState::NotFailed, RemovalState::Gone]);
     assert!(removals.iter().all(|removal| removal.container.state == ContainerState::Unknown));
-    docker.say("Removals", Said::Error(500, "?".to_owned()));
-    until(&collectors, "a round without", |seen| seen.lists.value().is_some() && !known(seen)).await;
+    docker.say("Removals", answer(500, "?"));
+    until(&collectors, "a round without", |seen| seen.lists.value().is_some() && !knows_removals(seen)).await;
 }
 
 #[tokio::test]
@@ -200,7 +190,7 @@ async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn(
     let gone = format!("Error response from daemon: No such container: {}", ids[1]);
     cri.say(&format!("PodSandboxStatus:{}", ids[1]), Say::Error(Code::Unknown, gone));
     cri.say(&format!("PodSandboxStatus:{}", ids[2]), crate::cri::fake::sandbox_status());
-    cri.say(&format!("PodSandboxStatus:{}", ids[3]), Say::Error(Code::Internal, "?".to_owned()));
+    cri.say(&format!("PodSandboxStatus:{}", ids[3]), error(Code::Internal, "?"));
     cri.say(&format!("PodSandboxStatus:{}", ids[4]), crate::cri::fake::sandbox_status());
     let collectors = behind(&cri, &docker);
     let mut said = BTreeMap::new();
@@ -222,7 +212,7 @@ async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn(
 async fn a_docker_that_nobody_named_and_no_kubelet_uses_is_not_the_runtime() {
     let docker = Docker::start();
     let collectors = alone(&docker, NamedBy::Nobody);
-    until(&collectors, "blindness", |seen| matches!(seen.lists, Reading::Unavailable { .. })).await;
+    until(&collectors, "blindness", |seen| is_unavailable(&seen.lists)).await;
     docker.lists(&[&id('a')], &[]);
     until(&collectors, "lists", |seen| seen.lists.value().is_some()).await;
 }
@@ -235,11 +225,9 @@ async fn without_dockers_socket_its_containers_are_not_known_to_be_well() {
     drop(docker);
     cri.name("docker");
     let sockets = Flags { runtime: Some(cri.socket()), docker: Some(missing) };
-    let collectors = Collectors::start(CollectorSettings { sockets, paces: quick(), ..CollectorSettings::default() });
-    let seen = until(&collectors, "a question", |seen| {
-        seen.tasks.get(&id('a')).is_some_and(|reading| *reading != Reading::Never)
-    })
-    .await;
-    assert!(matches!(seen.tasks[&id('a')], Reading::Failed { .. }), "{:?}", seen.tasks);
+    let collectors = Collectors::start(CollectorSettings { sockets, ..settings() });
+    let is_asked = |seen: &Observations| seen.tasks.get(&id('a')).is_some_and(|reading| *reading != Reading::Never);
+    let seen = until(&collectors, "a question", is_asked).await;
+    assert!(is_failed(&seen.tasks[&id('a')]), "{:?}", seen.tasks);
     assert_eq!(seen.lists.value().unwrap().removals, None);
 }

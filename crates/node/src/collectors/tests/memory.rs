@@ -1,9 +1,7 @@
 //! The most that all collectors hold at once: both lists of the runtime and the process table at their bounds.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 
 use k8s_cri::v1;
@@ -12,6 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::collect::HostPaths;
 use crate::docker::fake::{Fake as Docker, Say as Said, listed};
+use crate::proc::fake::{Entry, Proc, SHIM};
 use nrh_core::diagnose::diagnose;
 use nrh_core::finding::Known;
 use nrh_core::thresholds::Thresholds;
@@ -102,26 +101,16 @@ fn largest_of_docker() -> Docker {
 /// Processes of a made-up `/proc`, all of one kind with the same files.
 fn processes(proc: &Path, name: &str, parent: i32, group: &str, pids: impl Iterator<Item = i32>) {
     let folder = proc.join(format!("of-{name}"));
-    fs::create_dir(&folder).unwrap();
-    let mut stat = format!("1 ({name}) S {parent}");
-    for field in 5..=52 {
-        write!(stat, " {}", if field == 22 { 90_000 } else { 0 }).unwrap();
-    }
-    fs::write(folder.join("stat"), stat + "\n").unwrap();
-    fs::write(folder.join("status"), "Uid:\t0\t0\t0\t0\nNSpid:\t1\n").unwrap();
+    let exe = format!("/usr/bin/{name}");
+    Entry { pid: 1, parent, command: name.as_bytes(), exe: &exe, ..SHIM }.write(&folder);
     fs::write(folder.join("cgroup"), format!("0::{group}\n")).unwrap();
-    let line = "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id abc -address /run/containerd/containerd.sock";
-    fs::write(folder.join("cmdline"), line.replace(' ', "\0") + "\0").unwrap();
-    symlink(format!("/usr/bin/{name}"), folder.join("exe")).unwrap();
     for pid in pids {
         symlink(&folder, proc.join(pid.to_string())).unwrap();
     }
 }
 
-fn proc() -> tempfile::TempDir {
-    let proc = tempfile::tempdir().unwrap();
-    fs::write(proc.path().join("uptime"), "1000.00 1.0\n").unwrap();
-    fs::write(proc.path().join("locks"), "").unwrap();
+fn proc() -> Proc {
+    let proc = Proc::new();
     processes(proc.path(), "containerd", 1, "/system.slice/containerd.service", 100..101);
     processes(proc.path(), "containerd-shim", 1, "/system.slice/containerd.service", 101..102);
     processes(proc.path(), "some-own-daemon", 1, "/system.slice/x.service", 1000..1000 + OWN);
@@ -183,9 +172,7 @@ fn at(socket: &Path, proc: &Path, is_docker: bool) -> CollectorSettings {
 #[ignore = "run by another test, as a process of its own"]
 async fn measured() {
     let path = |name: &str| PathBuf::from(std::env::var_os(name).unwrap());
-    let small = tempfile::tempdir().unwrap();
-    fs::write(small.path().join("uptime"), "1000.00 1.0\n").unwrap();
-    fs::write(small.path().join("locks"), "").unwrap();
+    let small = Proc::new();
     // What is used of the program itself, and what a probe uses at rest, is there before.
     rounds_of_checks(at(&path("NRH_TEST_SMALL"), small.path(), false), 3).await;
     let before = memory("VmRSS:");

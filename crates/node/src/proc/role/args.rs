@@ -5,8 +5,23 @@ use nrh_core::fault::PodRef;
 use nrh_core::text::{is_full_id, is_subdomain};
 
 /// Verbs of OCI runtimes.
-const VERBS: [&str; 13] =
-    ["create", "start", "run", "delete", "kill", "exec", "update", "pause", "resume", "state", "init", "ps", "events"];
+const VERBS: [&str; 15] = [
+    "create",
+    "start",
+    "run",
+    "delete",
+    "kill",
+    "exec",
+    "update",
+    "pause",
+    "resume",
+    "checkpoint",
+    "restore",
+    "state",
+    "init",
+    "ps",
+    "events",
+];
 
 /// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_NAME=…;K8S_POD_UID=…`).
 pub(crate) fn pod_uid(args: &str) -> Option<String> {
@@ -34,8 +49,12 @@ pub(crate) fn shim(args: &[String]) -> Option<Proof> {
 }
 
 pub(crate) fn monitor(args: &[String]) -> Option<Proof> {
-    // With `-e` it watches a command in the container, and not the container.
-    if args.iter().skip(1).any(|arg| matches!(arg.as_str(), "-e" | "--exec" | "--exec-attach")) {
+    // It watches a command in the container then, and not the container.
+    let is_of_exec = |arg: &String| {
+        let flag = arg.split_once('=').map_or(arg.as_str(), |(flag, _)| flag);
+        matches!(flag, "-e" | "--exec" | "--exec-attach" | "--exec-process-spec")
+    };
+    if args.iter().skip(1).any(is_of_exec) {
         return None;
     }
     let id = flag(args, "cid").or_else(|| flag(args, "c"))?;

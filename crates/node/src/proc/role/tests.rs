@@ -25,7 +25,10 @@ fn a_monitor_names_its_container_and_that_of_crio_its_pod() {
         assert_eq!(podman, Some(Proof::Monitor { id: id.clone(), pod: None }), "{name}");
         assert_eq!(podman.unwrap().role(), None, "{name}");
     }
-    for none in ["conmon --version", "conmon -c", "conmon -c short -u x", &format!("{CONMON} -e")] {
+    for exec in ["-e", "--exec", "--exec-attach", "--exec-process-spec /x", "--exec-process-spec=/x"] {
+        assert_eq!(monitor(&args(&format!("{} {exec}", CONMON.replace("ID", &id)))), None, "{exec}");
+    }
+    for none in ["conmon --version", "conmon -c", "conmon -c short -u x"] {
         assert_eq!(monitor(&args(none)), None, "{none}");
     }
 }
@@ -58,6 +61,8 @@ fn clients_have_a_verb_and_a_container() {
     for line in ["runc --root r kill --all abc 9", "runc kill abc 15", "crun kill abc"] {
         assert_eq!(client(&args(line)), Some(kill.clone()), "{line}");
     }
+    let checkpoint = Proof::RuntimeClient { verb: "checkpoint".to_owned(), container_id: Some("abc".to_owned()) };
+    assert_eq!(client(&args("runc --root r checkpoint --image-path /i --leave-running abc")), Some(checkpoint));
     let nothing = Proof::RuntimeClient { verb: "delete".to_owned(), container_id: None };
     assert_eq!(client(&args("runc delete --force")), Some(nothing));
     assert_eq!(client(&args("runc --version")), None);

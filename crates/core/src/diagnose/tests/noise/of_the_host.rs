@@ -42,10 +42,8 @@ fn many_ended(node: &mut Node) {
 /// Over these nothing is confirmed.
 pub(super) fn timelines() -> Vec<Timeline> {
     vec![
-        timeline("a storm of forks", 300, &[F::PidExhaustion], |node, t| {
-            if t < 100 {
-                node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768);
-            }
+        at_first("a storm of forks", 100, 300, &[F::PidExhaustion], |node, _| {
+            node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768);
         }),
         timeline("a number at the edge", 1200, &[], |node, t| {
             let used = if t % 10 < 5 { 89 } else { 79 };
@@ -60,23 +58,17 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 left(node, if t < 300 { Duration::from_hours(2) } else { Duration::from_hours(24 * 300) });
             },
         ),
-        timeline("the clock is a year ahead for ten minutes", 3600, &[F::ClientCertificateExpiring], |node, t| {
-            if t < 600 {
-                left(node, Duration::ZERO);
-            }
+        at_first("the clock is a year ahead for ten minutes", 600, 3600, &[F::ClientCertificateExpiring], |node, _| {
+            left(node, Duration::ZERO);
         }),
         timeline("a certificate that is due to be renewed", 3600, &[], |node, _| {
             left(node, Duration::from_hours(24 * 36));
         }),
-        timeline("a container takes four minutes to be made", 400, &[F::UntrackedPodProcess], |node, t| {
-            if t < 240 {
-                super::super::untracked::lost(node);
-            }
+        at_first("a container takes four minutes to be made", 240, 400, &[F::UntrackedPodProcess], |node, _| {
+            super::super::untracked::lost(node);
         }),
-        timeline("ended containers of a storm of jobs", 900, &[F::ExitedContainerBacklog], |node, t| {
-            if t < 540 {
-                many_ended(node);
-            }
+        at_first("ended containers of a storm of jobs", 540, 900, &[F::ExitedContainerBacklog], |node, _| {
+            many_ended(node);
         }),
         timeline("runtimes freeze what they update, and people what they look at", 600, &[], |node, t| {
             // Of containers that run nothing is seen; one that is being made is caught frozen now and then.
@@ -84,13 +76,11 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 frozen(node, 10 + t % 60);
             }
         }),
-        timeline("the kubelet restarts, and is not there to be looked through", 300, &[], |node, t| {
-            if t < 30 {
-                node.disks().filesystems.remove(0);
-                node.disks().unseen = Some("no kubelet runs".into());
-                node.disks().credential = Credential::Unknown("no kubelet runs".into());
-                node.host().unseen = Some("no kubelet runs".into());
-            }
+        at_first("the kubelet restarts, and is not there to be looked through", 30, 300, &[], |node, _| {
+            node.disks().filesystems.remove(0);
+            node.disks().unseen = Some("no kubelet runs".into());
+            node.disks().credential = Credential::Unknown("no kubelet runs".into());
+            node.host().unseen = Some("no kubelet runs".into());
         }),
     ]
 }
@@ -102,17 +92,13 @@ pub(super) fn of_disks() -> Vec<Timeline> {
             waits(node, t % 60);
             thread_waits(node, (t + 30) % 60);
         }),
-        timeline("a disk is frozen for a snapshot of two minutes", 400, &[F::UninterruptibleProcess], |node, t| {
-            if t < 120 {
-                waits(node, t);
-                thread_waits(node, t);
-            }
+        at_first("a disk is frozen for a snapshot", 120, 400, &[F::UninterruptibleProcess], |node, t| {
+            waits(node, t);
+            thread_waits(node, t);
         }),
-        timeline("a slow disk flushes what a large pull has left", 700, &[F::UninterruptibleProcess], |node, t| {
-            if t < 400 {
-                waits(node, t);
-                thread_waits(node, t);
-            }
+        at_first("a slow disk flushes what a pull has left", 400, 700, &[F::UninterruptibleProcess], |node, t| {
+            waits(node, t);
+            thread_waits(node, t);
         }),
         timeline("images fill the disk, and the kubelet frees it", 900, &[F::DiskFull], |node, t| {
             node.disks().filesystems[0].bytes.left = if t < 540 { 100 << 20 } else { 20 << 30 };
@@ -121,15 +107,11 @@ pub(super) fn of_disks() -> Vec<Timeline> {
             node.disks().filesystems[0].bytes.left = 10 << 30;
             node.disks().filesystems[0].inodes.left = 50_000;
         }),
-        timeline("a person remounts a disk", 300, &[F::ReadOnlyFilesystem], |node, t| {
-            if t < 100 {
-                node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
-            }
+        at_first("a person remounts a disk", 100, 300, &[F::ReadOnlyFilesystem], |node, _| {
+            node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
         }),
-        timeline("a disk does not answer for ten minutes", 900, &[F::ProbeDegraded], |node, t| {
-            if t < 600 {
-                node.disks = hung(t);
-            }
+        at_first("a disk does not answer for ten minutes", 600, 900, &[F::ProbeDegraded], |node, t| {
+            node.disks = hung(t);
         }),
     ]
 }
@@ -137,15 +119,11 @@ pub(super) fn of_disks() -> Vec<Timeline> {
 /// The same, of systemd and of the clock.
 pub(super) fn of_bus_and_clock() -> Vec<Timeline> {
     vec![
-        timeline("systemd is busy while a node boots", 300, &[F::DbusUnresponsive], |node, t| {
-            if t < 75 {
-                no_systemd(node, BusStep::Ping);
-            }
+        at_first("systemd is busy while a node boots", 75, 300, &[F::DbusUnresponsive], |node, _| {
+            no_systemd(node, BusStep::Ping);
         }),
-        timeline("five hundred mounts at once", 600, &[F::DbusUnresponsive], |node, t| {
-            if t < 170 {
-                no_systemd(node, BusStep::Ping);
-            }
+        at_first("five hundred mounts at once", 170, 600, &[F::DbusUnresponsive], |node, _| {
+            no_systemd(node, BusStep::Ping);
         }),
         timeline("the bus is restarted, and systemd executes itself anew", 300, &[F::DbusUnresponsive], |node, t| {
             match t {
@@ -157,16 +135,9 @@ pub(super) fn of_bus_and_clock() -> Vec<Timeline> {
         }),
         timeline("a node without systemd", 3600, &[], |node, _| node.bus = done(BusSeen::NoBus)),
         timeline("a bus that systemd is not on", 3600, &[], |node, _| node.bus = done(BusSeen::NotOnIt)),
-        timeline(
-            "a node wakes with a clock that is behind, and it is put right",
-            900,
-            &[F::ClockUnsynchronised],
-            |node, t| {
-                if t < 560 {
-                    node.clock = done(apart(0, 7200 - 10 * t, 7202));
-                }
-            },
-        ),
+        at_first("a clock that is behind is put right", 560, 900, &[F::ClockUnsynchronised], |node, t| {
+            node.clock = done(apart(0, 7200 - 10 * t, 7202));
+        }),
         timeline("the API server takes 30 s for an answer", 3600, &[], |node, t| {
             node.clock = done(apart(0, 0, if t % 60 < 30 { 1 } else { 31 }));
         }),

@@ -17,9 +17,7 @@ fn untold(node: &mut Node, why: &str) {
 
 /// While anything is wrong a check of the port is made once a minute, and judged more often.
 fn a_minute_ago(node: &mut Node, t: u64) {
-    if let Reading::Done { age, .. } = &mut node.port {
-        *age = Duration::from_secs(t % 60);
-    }
+    aged(&mut node.port, Duration::from_secs(t % 60));
 }
 
 /// Over these nothing is confirmed.
@@ -51,7 +49,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 a_minute_ago(node, t);
                 if t < 630 {
                     // Its lists are out, and not yet for long: RuntimeListHung has its own timelines.
-                    node.lists = Reading::Failed { error: "connection reset".into(), age: Duration::ZERO };
+                    node.lists = failed("connection reset");
                 } else if since <= 600 {
                     node.relists(Some(1), 0);
                 }
@@ -73,9 +71,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
         }),
         // While all is well a check comes every ten minutes only, and what stands still between two of them is passed.
         timeline("a calm kubelet is asked every ten minutes", 3600, &[], |node, t| {
-            if let Reading::Done { age, .. } = &mut node.port {
-                *age = Duration::from_secs(t % 720);
-            }
+            aged(&mut node.port, Duration::from_secs(t % 720));
         }),
         timeline("the wall clock jumps by a day", 600, &[], |node, t| {
             // The moment of the last list has moved, whereto does not matter.

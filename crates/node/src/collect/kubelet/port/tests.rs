@@ -95,10 +95,8 @@ async fn a_kubelet_that_proves_itself_is_asked_both_with_the_token() {
     let kubelet = stand(http("200 OK", METRICS_TEXT), false).await;
     let seen = kubelet.check().await;
     let unmoved = Some(Duration::ZERO);
-    assert_eq!(
-        seen,
-        PortSeen { sync_loop: Ok(true), relists: Ok(RelistsSeen { begun: true, unmoved, ..RelistsSeen::default() }) }
-    );
+    let relists = RelistsSeen { begun: true, unmoved, ..RelistsSeen::default() };
+    assert_eq!(seen, PortSeen { sync_loop: Ok(true), relists: Ok(relists) });
     let sent = kubelet.was_sent();
     assert!(sent.contains("GET /healthz/syncloop ") && sent.contains("GET /metrics "), "{sent}");
     assert_eq!(sent.matches(&format!("Bearer {TOKEN}")).count(), 2, "{sent}");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::*;
+use crate::proc::fake::{self, Proc};
 
 /// A certificate for any name, and its key.
 pub(in crate::collect::kubelet) fn made() -> (rcgen::Certificate, KeyPair) {
@@ -13,19 +14,15 @@ pub(in crate::collect::kubelet) fn made() -> (rcgen::Certificate, KeyPair) {
 }
 
 /// A made-up `/proc` with kubelet 40, and these of its files; and the file of a token.
-fn node(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let process = folder.path().join("40");
-    fs::create_dir_all(process.join("root")).unwrap();
-    fs::write(process.join("stat"), format!("40 (kubelet) S 1{} 9000{}\n", " 0".repeat(17), " 0".repeat(30))).unwrap();
+fn node(files: &[(&str, &str)]) -> (Proc, PathBuf) {
+    let proc = Proc::new();
+    proc.write("40/stat", fake::stat(40, b"kubelet", 'S', 1, 9000));
     for (path, text) in files {
-        let path = process.join("root").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        proc.write(&format!("40/root/{path}"), text);
     }
-    let token = folder.path().join("token");
-    fs::write(&token, "abc.def\n").unwrap();
-    (folder, token)
+    proc.write("token", "abc.def\n");
+    let token = proc.file("token");
+    (proc, token)
 }
 
 fn served(server: Server) -> RunningServer {
@@ -45,7 +42,7 @@ fn its_own_certificates_are_taken_and_the_one_that_a_person_has_named_alone() {
     ];
     let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     let (proc, token) = node(&files);
-    let link = proc.path().join("40/root").join(pki).join("kubelet-server-current.pem");
+    let link = proc.file(&format!("40/root/{pki}/kubelet-server-current.pem"));
     std::os::unix::fs::symlink("/var/lib/kubelet/pki/x.pem", link).unwrap();
     let found = door(proc.path(), &served(Server::default()), Some(&token)).unwrap();
     assert_eq!(found.pins, [own.0.der().clone(), got.0.der().clone()]);

@@ -11,15 +11,7 @@ fn conmon(state: char, name: &str) -> Proc {
         "/usr/bin/conmon -b /run/containers/storage/overlay-containers/{ID}/userdata -c {ID} --exit-dir \
          /var/run/crio/exits -n {name} -r /usr/sbin/runc --runtime-arg --root=/run/runc --syslog -u {ID} -s"
     );
-    Proc::new().with(&Entry {
-        pid: 732,
-        state,
-        command: b"conmon",
-        exe: "/usr/bin/conmon",
-        args: &args,
-        pids: "732",
-        ..SHIM
-    })
+    Proc::new().with(&Entry { pid: 732, state, command: b"conmon", exe: "/usr/bin/conmon", args: &args, ..SHIM })
 }
 
 #[test]
@@ -28,15 +20,7 @@ fn a_stopped_conmon_is_seen_with_its_pod_and_whether_its_container_lives() {
     let uid = "2a0f32c21d00d0b6e2f638383dde7ea0".to_owned();
     let pod = PodRef { namespace: "default".to_owned(), name: "a-vm".to_owned(), uid };
     for (child, living_children) in [('S', 1), ('Z', 0)] {
-        let container = Entry {
-            pid: 774,
-            parent: 732,
-            state: child,
-            command: b"busybox",
-            exe: "/bin/busybox",
-            args: "sh",
-            pids: "774 1",
-        };
+        let container = Entry { pid: 774, parent: 732, state: child, command: b"busybox", nested: "1", ..SHIM };
         let table = conmon('T', name).with(&container).scanner().check(false).unwrap();
         let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
         assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (732, 'T', Some("do_signal_stop")));
@@ -62,24 +46,9 @@ fn a_conmon_whose_arguments_cannot_be_read_is_neither_there_nor_absent() {
 /// Nothing else shows a container of CRI-O that is being created: no list contains it.
 #[test]
 fn the_first_process_of_a_container_is_known_by_its_conmon() {
-    let init = |pid, parent| Entry {
-        pid,
-        parent,
-        state: 'S',
-        command: b"runc:[2:INIT]",
-        exe: "/runc",
-        args: "runc init",
-        pids: "9 1",
-    };
-    let client = Entry {
-        pid: 740,
-        parent: 732,
-        state: 'S',
-        command: b"runc",
-        exe: "/usr/sbin/runc",
-        args: &format!("runc --root /run/runc create --bundle /b {ID}"),
-        pids: "740",
-    };
+    let args = format!("runc --root /run/runc create --bundle /b {ID}");
+    let client = Entry { pid: 740, parent: 732, args: &args, ..RUNC };
+    let init = |pid, parent| Entry { pid, parent, ..INIT };
     for (name, expected) in [("k8s_main_a-vm_default_2a0f_0", &[741, 742][..]), ("agitated_bell", &[])] {
         let root = conmon('S', name).with(&client).with(&init(741, 740)).with(&init(742, 732));
         let inits = root.scanner().check(false).unwrap().inits;

@@ -2,24 +2,14 @@
 
 use super::*;
 
-const CONTAINERD: Entry<'static> = Entry {
-    pid: 900,
-    parent: 1,
-    state: 'S',
-    command: b"containerd",
-    exe: "/usr/bin/containerd",
-    args: "/usr/bin/containerd",
-    pids: "900",
-};
+const CONTAINERD: Entry<'static> = Entry { pid: 900, ..super::CONTAINERD };
 
 impl Proc {
     /// Processes of a pod's container, as root sees them there: in PID and mount namespaces and a control group of their own.
     fn with_pod(mut self, pids: impl IntoIterator<Item = i32>, parent: i32, command: &[u8]) -> Self {
         for pid in pids {
-            let own = format!("{pid} 7");
-            self = self.with(&Entry { pid, parent, state: 'S', command, exe: "/app", args: "/app", pids: &own });
-            let folder = self.0.path().join(pid.to_string());
-            fs::write(folder.join("cgroup"), format!("0::/kubepods/besteffort/pod1/{}\n", "c".repeat(64))).unwrap();
+            self = self.with(&Entry { pid, parent, command, exe: "/app", args: "/app", nested: "7", ..SHIM });
+            self.write(&format!("{pid}/cgroup"), format!("0::/kubepods/besteffort/pod1/{}\n", "c".repeat(64)));
         }
         self
     }
@@ -40,16 +30,12 @@ fn pids(table: &ProcessTable) -> Vec<i32> {
 #[test]
 fn a_pod_with_many_processes_hides_none_of_the_nodes_own() {
     let root = Proc::new().with_pod(2..40, 1, b"bomb").with_pod(60..100, 800, b"bomb");
-    let root = root.with(&Entry { pid: 800, pids: "800", ..SHIM }).with(&CONTAINERD);
+    let root = root.with(&Entry { pid: 800, ..SHIM }).with(&CONTAINERD);
     let table = root.small(SMALL).check(false).unwrap();
     assert_eq!(pids(&table), [800, 900]);
     assert_eq!(table.left_out.processes, None, "all of the node's own are there");
     let shim = table.processes.iter().find(|seen| seen.pid == 800).unwrap();
-    assert_eq!(
-        shim.role,
-        ProcessRole::Shim { id: "abc".to_owned(), living_children: 40 },
-        "those left out are counted"
-    );
+    assert_eq!(shim.role.serves(), Some(("abc", 40)), "those left out are counted");
     // The folder is read in any order: between none and eight of the 78 are kept.
     let told = table.left_out.inits.clone().unwrap();
     assert!(told.starts_with("beyond 8 processes, 7") && told.contains("of containers"), "{told}");
@@ -60,8 +46,7 @@ fn a_pod_with_many_processes_hides_none_of_the_nodes_own() {
 fn too_many_processes_of_the_nodes_own_are_told() {
     let mut root = Proc::new().with_pod(2..12, 1, b"bomb");
     for pid in 100..140 {
-        let text = pid.to_string();
-        root = root.with(&Entry { pid, pids: &text, command: b"sleep", exe: "/bin/sleep", args: "sleep", ..SHIM });
+        root = root.with(&Entry { pid, command: b"sleep", exe: "/bin/sleep", args: "sleep", ..SHIM });
     }
     let table = root.with(&CONTAINERD).small(SMALL).check(false).unwrap();
     let told = table.left_out.processes.unwrap();
@@ -95,8 +80,7 @@ fn children_of_more_parents_than_are_counted_may_be_missing() {
 fn of_too_many_processes_of_the_runtime_daemons_and_silent_ones_are_kept() {
     let mut root = Proc::new().with(&CONTAINERD);
     for pid in 50..60 {
-        let text = pid.to_string();
-        root = root.with(&Entry { pid, pids: &text, state: if pid == 57 { 'T' } else { 'S' }, ..SHIM });
+        root = root.with(&Entry { pid, state: if pid == 57 { 'T' } else { 'S' }, ..SHIM });
     }
     let mut scanner = Processes { most: 3, ..root.scanner() };
     let table = scanner.check(false).unwrap();
@@ -106,21 +90,13 @@ fn of_too_many_processes_of_the_runtime_daemons_and_silent_ones_are_kept() {
 
 #[test]
 fn what_a_container_calls_its_processes_takes_no_room_from_what_a_client_makes() {
-    let client = Entry {
-        pid: 70,
-        parent: 50,
-        state: 'S',
-        command: b"runc",
-        exe: "/usr/sbin/runc",
-        args: "runc --root /r create --bundle /b abc",
-        pids: "70",
-    };
+    let client = Entry { pid: 70, parent: 50, ..RUNC };
     let root = Proc::new().with(&SHIM).with(&client).with(&CONTAINERD);
     let root = root.with_pod([2000], 70, b"runc:[2:INIT]");
     // Children of the shim may be what they are called; children of those are not.
     let root = root.with_pod(100..1200, 50, b"runc:[2:INIT]").with_pod(1300..1400, 100, b"runc:[2:INIT]");
     let other = SHIM.args.replace("abc", "other");
-    let root = root.with(&Entry { pid: 1500, pids: "1500", args: &other, ..SHIM });
+    let root = root.with(&Entry { pid: 1500, args: &other, ..SHIM });
     let root = root.with_pod([1999], 1500, b"runc:[1:CHILD]");
     let table = root.scanner().check(false).unwrap();
     assert_eq!(table.inits.len(), 1024);

@@ -7,7 +7,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 /// A child of the shim with this executable and these arguments, in which `ID` stands for an id.
 fn below_shim(exe: &str, command: &[u8], args: &str) -> Proc {
     let args = args.replace("ID", ID);
-    Proc::new().with(&SHIM).with(&Entry { pid: 60, parent: 50, pids: "60", command, exe, args: &args, ..SHIM })
+    Proc::new().with(&SHIM).with(&Entry { pid: 60, parent: 50, command, exe, args: &args, ..SHIM })
 }
 
 fn clients(table: &ProcessTable) -> Vec<(i32, String, Option<String>)> {
@@ -22,19 +22,12 @@ fn clients(table: &ProcessTable) -> Vec<(i32, String, Option<String>)> {
 fn a_wrapper_is_known_by_its_place_and_its_verb() {
     let global = "--root /run/containerd/runc/k8s.io --log /l/log.json --log-format json --systemd-cgroup";
     for (exe, command, args) in [
-        (
-            "/bin/dash",
-            "wrapper",
-            format!("/bin/sh /usr/local/bin/wrapper {global} create --bundle /b --pid-file /p ID"),
-        ),
-        ("/bin/bash", "wrapper", format!("/bin/bash -e /usr/local/bin/wrapper {global} create --bundle /b ID")),
-        (
-            "/usr/bin/nvidia-container-runtime",
-            "nvidia-containe",
-            format!("nvidia-container-runtime {global} create ID"),
-        ),
-        ("/opt/kuasar", "kuasar", format!("kuasar {global} create --no-pivot ID")),
+        ("/bin/dash", "wrapper", "/bin/sh /usr/local/bin/wrapper GLOBAL create --bundle /b --pid-file /p ID"),
+        ("/bin/bash", "wrapper", "/bin/bash -e /usr/local/bin/wrapper GLOBAL create --bundle /b ID"),
+        ("/usr/bin/nvidia-container-runtime", "nvidia-containe", "nvidia-container-runtime GLOBAL create ID"),
+        ("/opt/kuasar", "kuasar", "kuasar GLOBAL create --no-pivot ID"),
     ] {
+        let args = args.replace("GLOBAL", global);
         let table = below_shim(exe, command.as_bytes(), &args).scanner().check(false).unwrap();
         assert_eq!(clients(&table), [(60, "create".to_owned(), Some(ID.to_owned()))], "{args}");
     }
@@ -44,8 +37,7 @@ fn a_wrapper_is_known_by_its_place_and_its_verb() {
 
 #[test]
 fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
-    let child =
-        |pid, parent| Entry { pid, parent, pids: "0", command: b"hook", exe: "/bin/hook", args: "hook", ..SHIM };
+    let child = |pid, parent| Entry { pid, parent, command: b"hook", exe: "/bin/hook", args: "hook", ..SHIM };
     let root = below_shim("/usr/bin/runc", b"runc", "runc create ID").with(&child(61, 60)).with(&child(62, 61));
     let mut scanner = root.scanner();
     let mut still = |uptime: u32, pid: i32, ticks: u64| {
@@ -58,7 +50,7 @@ fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
     assert_eq!([still(1000, 60, 5), still(1010, 60, 5), still(1020, 60, 7)], [0, 10, 20], "two ticks are a wake-up");
     assert_eq!([still(1030, 60, 8), still(1040, 60, 8)], [0, 10], "it has worked");
     assert_eq!([still(1050, 62, 50), still(1060, 62, 50)], [0, 10], "a process below it has");
-    fs::remove_dir_all(root.0.path().join("62")).unwrap();
+    fs::remove_dir_all(root.file("62")).unwrap();
     assert_eq!([still(1070, 60, 8), still(1080, 60, 8)], [0, 10], "one below it has ended");
 }
 
@@ -71,9 +63,9 @@ fn without_a_verb_an_id_or_the_place_it_is_none() {
     let line = "/bin/sh /w --root /r create --bundle /b ID";
     // Inside a container, as another user, below a process that is only called like a shim, and below none.
     let inside = below_shim("/bin/dash", b"wrapper", line);
-    fs::write(inside.0.path().join("60/cgroup"), format!("0::/kubepods/pod1/{ID}\n")).unwrap();
+    inside.write("60/cgroup", format!("0::/kubepods/pod1/{ID}\n"));
     let other = below_shim("/bin/dash", b"wrapper", line);
-    fs::write(other.0.path().join("60/status"), "Uid:\t65534\t65534\t0\t0\nNSpid:\t60\n").unwrap();
+    other.write("60/status", "Uid:\t65534\t65534\t0\t0\nNSpid:\t60\n");
     let forged = below_shim("/bin/dash", b"wrapper", line).with(&Entry { exe: "/tmp/app", ..SHIM });
     let alone = below_shim("/bin/dash", b"wrapper", line).with(&Entry { command: b"cron", exe: "/sbin/cron", ..SHIM });
     for (root, what) in [(inside, "inside"), (other, "other"), (forged, "forged"), (alone, "alone")] {
@@ -85,8 +77,8 @@ fn without_a_verb_an_id_or_the_place_it_is_none() {
 fn a_wrapper_and_what_it_has_called_are_both_seen() {
     let root = below_shim("/bin/dash", b"wrapper", "/bin/sh /w --root /r create --bundle /b ID");
     let args = format!("runc --root /r create --bundle /b {ID}");
-    let runc = Entry { pid: 61, parent: 60, pids: "61", command: b"runc", exe: "/usr/sbin/runc", args: &args, ..SHIM };
-    let init = Entry { pid: 62, parent: 61, pids: "62 1", command: b"runc:[2:INIT]", exe: "/runc", args: "", ..SHIM };
+    let runc = Entry { pid: 61, parent: 60, args: &args, ..RUNC };
+    let init = Entry { pid: 62, parent: 61, ..INIT };
     let table = root.with(&runc).with(&init).scanner().check(false).unwrap();
     assert_eq!(clients(&table).iter().map(|(pid, ..)| *pid).collect::<Vec<_>>(), [60, 61]);
     assert_eq!(table.inits.iter().map(|init| init.pid).collect::<Vec<_>>(), [62]);
@@ -95,15 +87,15 @@ fn a_wrapper_and_what_it_has_called_are_both_seen() {
 #[test]
 fn processes_of_containers_are_judged_once() {
     let root = below_shim("/app", b"app", "/app start ID");
-    fs::write(root.0.path().join("60/cgroup"), format!("0::/kubepods/pod1/{ID}\n")).unwrap();
+    root.write("60/cgroup", format!("0::/kubepods/pod1/{ID}\n"));
     let mut scanner = root.scanner();
     assert_eq!(clients(&scanner.check(false).unwrap()), []);
     // Reading these again would fail the test by name.
-    fs::write(root.0.path().join("60/cgroup"), "0::/system.slice/containerd.service\n").unwrap();
+    root.write("60/cgroup", "0::/system.slice/containerd.service\n");
     assert_eq!(clients(&scanner.check(false).unwrap()), []);
     // Under another name it is another program.
     let args = format!("/app start {ID}");
-    let entry = Entry { pid: 60, parent: 50, pids: "60", command: b"other", exe: "/other", args: &args, ..SHIM };
+    let entry = Entry { pid: 60, parent: 50, command: b"other", exe: "/other", args: &args, ..SHIM };
     assert_eq!(clients(&root.with(&entry).scanner().check(false).unwrap()).len(), 1);
 }
 
@@ -112,9 +104,7 @@ fn processes_of_containers_are_judged_once() {
 fn a_wrapper_that_waits_uninterruptibly_may_be_a_client() {
     let line = "/bin/sh /w --root /r create --bundle /b ID";
     let root = below_shim("/bin/dash", b"wrapper", line);
-    let args = line.replace("ID", ID);
-    let stuck =
-        Entry { pid: 60, parent: 50, state: 'D', pids: "60", command: b"wrapper", exe: "/bin/dash", args: &args };
+    let stuck = Entry { pid: 60, parent: 50, state: 'D', command: b"wrapper", exe: "/bin/dash", ..SHIM };
     let table = root.with(&stuck).scanner().check(false).unwrap();
     let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect();
     assert_eq!(candidates, [(60, PossibleRole::RuntimeClient)]);
