@@ -153,20 +153,21 @@ async fn a_term_whose_taking_got_no_answer_begins_with_the_clock_of_the_api_serv
     assert!(clock.disputed().is_some(), "nothing shows which clock is right");
 }
 
+/// How far the machine's and the server's clocks are ahead, what was there before, what becomes of the writes, and the numbers in them.
+type Case<'a> = (i64, i64, Option<Value>, &'a [Fate], &'a [i64]);
+
 /// Nodes refuse each command of a term that is far above the minutes since 1970.
 #[tokio::test(start_paused = true)]
 async fn a_machine_whose_clock_is_ahead_takes_no_number_that_time_has_to_catch_up_with() {
-    type Case<'a> = (i64, i64, Option<Value>, &'a [Fate], &'a [i64]);
     const DAYS: i64 = 3 * 86_400;
     let now = i64::from(first_epoch(START));
     let later = now + DAYS / 60;
     let taken = Some(released(now - 9, 0));
-    // How far the machine's and the server's clocks are ahead, what was there before, the answers, and the numbers that are written.
-    let cases: [Case; 8] = [
+    let cases: [Case<'_>; 8] = [
         (DAYS, 0, taken.clone(), &[], &[later, now]),
         (DAYS, 0, None, &[], &[later, now]),
         (DAYS, 0, Some(released(now + 5, 0)), &[], &[later, now + 6]),
-        // That nodes refuse now, and what each of them has not seen, stays.
+        // A Lease with such a number keeps it: the number of a term never falls.
         (DAYS, 0, Some(released(later + 5, 0)), &[], &[later + 6]),
         (DAYS, 0, taken.clone(), &[Fate::Done, Fate::Refused], &[later, later, now]),
         (DAYS, 0, taken.clone(), &[Fate::DoneWithoutAnswer], &[later, later, now]),
