@@ -14,6 +14,7 @@ use nrh_core::policy::{ActionType, Mode, Policy, Rule, Step};
 use nrh_core::remediation::{
     Marker, MarkerRecord, Phase, Remediation, Resolution, StepRecord, StepState, remediation_of,
 };
+use nrh_core::snapshot::Slot;
 use nrh_core::snapshot::{NodeView, Snapshot, TriState};
 use nrh_core::taint::TaintEffect;
 use nrh_core::window;
@@ -477,9 +478,8 @@ pub fn check_world(world: &World) {
             open.iter().filter(|remediation| remediation.policy == policy.name).copied().collect();
         check_limits(world, policy, &own);
     }
-    if let Some(ledger) = &world.ledger {
-        assert!(ledger.slots.len() <= usize::try_from(world.ceiling).unwrap(), "{ledger:?}");
-    }
+    let slots = slots_under_way(world).count();
+    assert!(slots <= usize::try_from(world.ceiling).unwrap(), "{slots} slots: {:?}", world.ledger);
     check_hand_offs(world);
     check_drains(world);
     world.remediations.values().for_each(|remediation| check_refusals(world, remediation));
@@ -502,11 +502,16 @@ fn check_limits(world: &World, policy: &Policy, open: &[&Remediation]) {
         let such = open.iter().filter(|remediation| !remediation.kinds().is_disjoint(&limit.faults)).count();
         assert!(such <= usize::try_from(limit.max_in_flight.of(4)).unwrap(), "{such} for {:?}", limit.faults);
     }
-    // A rebuilt ledger has a slot for whatever has cleanup left, also for what gave its slot back while it was quarantined.
+    let slots = slots_under_way(world).filter(|slot| slot.policy == policy.name).count();
+    assert!(slots <= most, "{slots} slots of {}, {most} allowed", policy.name);
+}
+
+/// Slots in the ledger, without those of remediations that have only cleanup left: a rebuilt ledger has one for each of them, also for
+/// what gave its slot back while it was quarantined. Such a slot only blocks.
+fn slots_under_way(world: &World) -> impl Iterator<Item = &Slot> {
     let has_ended = |name| world.remediations.get(name).is_some_and(|remediation| remediation.phase.is_final());
     let slots = world.ledger.iter().flat_map(|ledger| &ledger.slots);
-    let slots = slots.filter(|(name, slot)| slot.policy == policy.name && !has_ended(*name)).count();
-    assert!(slots <= most, "{slots} slots of {}, {most} allowed", policy.name);
+    slots.filter(move |(name, _)| !has_ended(*name)).map(|(_, slot)| slot)
 }
 
 /// Nothing is made twice, nor beside another of the same kind, nor is anything left that no remediation will take back.
