@@ -213,7 +213,7 @@ fn by_numbers(error: &str, rules: &[PolicyRule]) -> String {
     numbered.unwrap_or_else(|| format!("spec.{error}"))
 }
 
-/// The policy in an object, and what in it cannot be read: what is found is left out, and the rest read once more.
+/// The policy in an object, and the values in it that cannot be read: each such value is removed, and the rest is read again.
 fn read_policy(mut object: Value) -> (Option<RemediationPolicy>, Vec<String>) {
     let mut errors = Vec::new();
     loop {
@@ -233,8 +233,8 @@ fn read_policy(mut object: Value) -> (Option<RemediationPolicy>, Vec<String>) {
     }
 }
 
-/// Of what nothing more can be said once the value at `place` was left out: its rule, if it is in one, else its field.
-fn left_out(place: &str) -> &str {
+/// The part of a policy about which further errors prove nothing once the value at `place` is removed: its rule, or else its field.
+fn unreliable_after(place: &str) -> &str {
     let in_rule = place.starts_with("spec.rules[").then(|| place.find("].")).flatten();
     let field = || place.strip_suffix(']').and_then(|place| place.rsplit_once('[')).map_or(place, |(field, _)| field);
     in_rule.and_then(|end| place.get(..end + 2)).unwrap_or_else(field)
@@ -283,7 +283,7 @@ fn policy(mut object: Value) -> anyhow::Result<Policy> {
         }
     }
     let unread_places: Vec<String> = unread.iter().filter_map(|error| place(error)).collect();
-    more.retain(|error| !unread_places.iter().any(|place| error.starts_with(left_out(place))));
+    more.retain(|error| !unread_places.iter().any(|place| error.starts_with(unreliable_after(place))));
     let mut errors = missing(&wrong, &more);
     errors.extend(missing(&unread, &wrong));
     errors.extend(more);

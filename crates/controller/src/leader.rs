@@ -201,10 +201,10 @@ impl Election {
         let what = |verb: &'static str| move || format!("{verb} lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
         let old = bounded_opt(what("reading"), api.get(LEASE_NAME)).await?;
         let step = self.observed.step(old.as_ref(), &self.me, Instant::now());
-        let want = self.wanted(step, old.as_ref());
         if matches!(step, Step::Create | Step::Take) {
-            self.before = old.unwrap_or_default();
+            self.before = old.clone().unwrap_or_default();
         }
+        let want = self.wanted(step, old.as_ref());
         let wrote = match step {
             Step::Wait => return Ok(None),
             Step::Create => bounded(what("creating"), api.create(&post_params(), &want)).await,
@@ -249,9 +249,7 @@ impl Election {
         let now = self.clock.now();
         let spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let (transitions, acquired) = match step {
-            Step::Create | Step::Take => {
-                (old.map_or_else(|| first_epoch(now), |old| next_epoch(old, now)), Some(MicroTime(now)))
-            }
+            Step::Create | Step::Take => (next_epoch(&self.before, now), Some(MicroTime(now))),
             Step::Renew | Step::Wait => (spec.lease_transitions.unwrap_or(0), spec.acquire_time.clone()),
         };
         Lease {

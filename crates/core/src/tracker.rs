@@ -288,8 +288,8 @@ impl Entry {
 
     /// `alone`: no kubelet runs that could have created the object or could remove it. Checks from before do not count then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
-        // The fault has been present since then, so the first check counts as of that time.
         self.may_be_slow |= sighting.confirm.may_be_slow;
+        // The fault has been present since then, so the first check counts as of that time.
         let is_first = self.seen.checks == 0;
         if is_first {
             self.first_seen = self.first_seen.min(sighting.since);

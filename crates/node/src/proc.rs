@@ -30,7 +30,7 @@ mod waits;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
-pub use clock::{AwakeClock, age, awake, boot_id, processor_time, suspended, uptime};
+pub use clock::{AwakeClock, age, at_one_moment, awake, boot_id, processor_time, suspended, uptime};
 pub use daemon::Thread;
 pub use groups::Groups;
 pub use handle::{Handle, LockedFile};

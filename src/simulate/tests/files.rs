@@ -68,7 +68,7 @@ fn what_cannot_be_read_hides_nothing_that_is_wrong_elsewhere() {
     ] {
         assert!(error.contains(said), "{said:?} is missing in:\n{error}");
     }
-    // What is left of a rule may be wrong only since a part of it was left out.
+    // The rest of a rule may be wrong only because a part of it was removed.
     let typo = refused(folder.path(), &named("p").replace("faults: [DiskFull]", "faults: [DiskFul]"));
     assert!(typo.contains("did you mean DiskFull?") && !typo.contains("expected at least one of faults"), "{typo}");
 }

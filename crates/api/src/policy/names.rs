@@ -1,6 +1,7 @@
 //! A name that is none of the known ones, in a sentence.
 
 use nrh_core::text::bounded;
+use strsim::levenshtein;
 
 /// Longest name that is repeated, in bytes.
 const SHOWN: usize = 64;
@@ -8,7 +9,7 @@ const SHOWN: usize = 64;
 /// What was found, the nearest known name if one is near, and all known names.
 pub fn unknown_name(found: &str, known: &[&str]) -> String {
     let found = bounded(found, SHOWN);
-    let near = known.iter().map(|name| (distance(&found.to_lowercase(), &name.to_lowercase()), name)).min();
+    let near = known.iter().map(|name| (levenshtein(&found.to_lowercase(), &name.to_lowercase()), name)).min();
     let near = near.filter(|(edits, _)| edits * 3 <= found.chars().count());
     let hint = near.map_or_else(String::new, |(_, name)| format!("did you mean {name}? "));
     format!("found {found:?}, {hint}expected one of {}", known.join(", "))
@@ -22,20 +23,6 @@ pub fn in_plain_words(error: &str) -> String {
     let Some((at, (found, known))) = parts else { return error.to_owned() };
     let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
     format!("{at}{}", unknown_name(found, &known))
-}
-
-/// The least number of characters that are put in, taken out or replaced to make one text of the other.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, one) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, other) in to.iter().enumerate() {
-            let least = (row[j] + 1).min(row[j + 1] + 1).min(diagonal + usize::from(one != *other));
-            diagonal = std::mem::replace(&mut row[j + 1], least);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -56,7 +43,6 @@ mod tests {
             let sentence = unknown_name(found, &known);
             assert!(sentence.contains(said), "{found}: {sentence}");
         }
-        assert_eq!(["kitten", "", "sitting"].map(|one| distance(one, "sitting")), [3, 7, 0]);
     }
 
     #[test]

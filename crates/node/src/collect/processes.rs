@@ -117,8 +117,7 @@ impl Processes {
                 Tried::Proven(proof) => proof,
                 Tried::No => continue,
                 Tried::Unproven => {
-                    let (age, waited) = (self.clock.age(process.start_ticks), self.waited(process));
-                    unproven.push(UnprovenProcess { age, waited, ..candidate(&table, process) });
+                    unproven.push(self.unproven(&table, process));
                     continue;
                 }
             };
@@ -177,6 +176,18 @@ impl Processes {
         Some(counted.map_or(Duration::ZERO, |(thread, switches)| {
             self.waits.saw((thread, process.start_ticks), switches, 0, self.clock.now())
         }))
+    }
+
+    fn unproven(&mut self, table: &[RawProcess], process: &RawProcess) -> UnprovenProcess {
+        UnprovenProcess {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            age: self.clock.age(process.start_ticks),
+            state: process.state,
+            waited: self.waited(process),
+            command: bounded(&process.command, 64),
+            possible_role: possible_role(table, process),
+        }
     }
 
     /// The process with the state of the worst of its threads, where the first one has ended.
@@ -340,9 +351,9 @@ fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> ContendedLocks {
     held
 }
 
-/// A process that could not be proven, with the reason why it is a candidate.
-fn candidate(table: &[RawProcess], process: &RawProcess) -> UnprovenProcess {
-    let possible_role = if role::is_shim_name(&process.command) {
+/// Why a process that could not be proven is a candidate.
+fn possible_role(table: &[RawProcess], process: &RawProcess) -> PossibleRole {
+    if role::is_shim_name(&process.command) {
         PossibleRole::Shim
     } else if role::is_monitor_name(&process.command) {
         PossibleRole::Monitor
@@ -354,15 +365,6 @@ fn candidate(table: &[RawProcess], process: &RawProcess) -> UnprovenProcess {
         PossibleRole::RuntimeClient
     } else {
         PossibleRole::NetworkPlugin
-    };
-    UnprovenProcess {
-        pid: process.pid,
-        start_ticks: process.start_ticks,
-        age: Duration::ZERO,
-        state: process.state,
-        waited: None,
-        command: bounded(&process.command, 64),
-        possible_role,
     }
 }
 

@@ -49,12 +49,18 @@ pub fn awake() -> Duration {
 
 /// For how long the node was suspended since boot, all in all.
 pub fn suspended() -> Duration {
+    at_one_moment(APART, || of_clock(ClockId::Boottime).saturating_sub(awake()))
+}
+
+/// Reads several clocks within this time, so that they show one moment. After eight tries it takes what it has.
+pub fn at_one_moment<T>(within: Duration, read: impl Fn() -> T) -> T {
     let mut tries = 8;
     loop {
-        let (before, with_suspensions, after) = (awake(), of_clock(ClockId::Boottime), awake());
+        let before = awake();
+        let clocks = read();
         tries -= 1;
-        if after.saturating_sub(before) < APART || tries == 0 {
-            return with_suspensions.saturating_sub(after);
+        if awake().saturating_sub(before) < within || tries == 0 {
+            return clocks;
         }
     }
 }

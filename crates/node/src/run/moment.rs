@@ -26,15 +26,7 @@ pub(super) struct Moment {
 impl Moment {
     /// Reads the clocks. If they were read far apart, an old reading could look new.
     pub(super) fn now() -> Self {
-        let mut tries = 8;
-        loop {
-            let at = Instant::now();
-            let moment = Self { awake: proc::awake(), suspended: proc::suspended(), at };
-            tries -= 1;
-            if at.elapsed() < APART || tries == 0 {
-                return moment;
-            }
-        }
+        proc::at_one_moment(APART, || Self { at: Instant::now(), awake: proc::awake(), suspended: proc::suspended() })
     }
 
     /// For how long the node was suspended since that moment.

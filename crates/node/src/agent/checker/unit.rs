@@ -29,8 +29,8 @@ const CRI_DOCKER: [&str; 1] = ["cri-docker.service"];
 /// RKE2 has the sockets of k3s.
 const K3S: [&str; 4] = ["k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"];
 const K0S: [&str; 2] = ["k0scontroller.service", "k0sworker.service"];
-/// Folders of sockets whose runtime and kubelet are part of a larger program, with the units of which one runs the kubelet, and those
-/// of which one runs the runtime.
+/// Folders of sockets whose runtime and kubelet are part of a larger program. With each folder: the units that may run the kubelet,
+/// and the units that may run the runtime.
 const INSIDE: [(&str, &[&str], &[&str]); 3] = [
     ("k3s", &K3S, &K3S),
     ("k0s", &K0S, &K0S),
