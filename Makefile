@@ -164,7 +164,7 @@ lint: protoc ## Format, clippy, dependencies, generated files
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if ! $(CARGO) deny --version >/dev/null 2>&1; then
-	  $(CARGO) install --quiet --locked cargo-deny --version $(CARGO_DENY_VERSION) || true
+	  $(CARGO) install --quiet --locked --debug cargo-deny --version $(CARGO_DENY_VERSION) || true
 	fi
 	if $(CARGO) deny --version >/dev/null 2>&1; then
 	  $(CARGO) deny --all-features check --hide-inclusion-graph bans licenses sources

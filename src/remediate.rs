@@ -11,10 +11,9 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use crate::api::convert::{self, Invalid};
 use crate::api::view::{node, report};
-use crate::api::{
-    ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRuntimeHealth, RemediationPolicy, convert,
-};
+use crate::api::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRuntimeHealth, RemediationPolicy};
 use crate::caller::{client, refused, whoami, within};
 use crate::cli::RemediateArgs;
 use crate::core::fault::{Fault, FaultState};
@@ -23,7 +22,7 @@ use crate::core::matching::MatchContext;
 use crate::core::policy::{ActionType, Mode, Policy};
 use crate::core::text::{bounded, short_name};
 use crate::objects;
-use crate::terminal::print_as;
+use crate::terminal::{complain, print_as};
 
 /// Longest line about a fault or a step, in bytes.
 const MAX_LINE: usize = 512;
@@ -86,7 +85,10 @@ pub(crate) async fn remediate(client: Client, args: RemediateArgs) -> anyhow::Re
         );
     }
     let (listed, _) = objects::read::<RemediationPolicy>(client.clone()).await?;
-    let policies: Vec<Policy> = listed.iter().filter_map(|object| convert::policy(object).ok()).collect();
+    let (policies, unusable) = usable(&listed);
+    for sentence in unusable {
+        complain(&sentence);
+    }
 
     let faults = confirmed(&health);
     let (labels, view) = (node.labels(), node::view(&node));
@@ -135,6 +137,20 @@ pub(crate) async fn remediate(client: Client, args: RemediateArgs) -> anyhow::Re
         refused(error, "cannot start it", right)
     })?;
     print_as(args.print.output, &made, |made| asked(&by, &args.node, fault, choice, &made.name_any()))
+}
+
+/// The policies that can be used, and a sentence about each of the others.
+fn usable(listed: &[RemediationPolicy]) -> (Vec<Policy>, Vec<String>) {
+    let (mut policies, mut unusable) = (Vec::new(), Vec::new());
+    for object in listed {
+        match convert::policy(object) {
+            Ok(policy) => policies.push(policy),
+            Err(Invalid(why)) => {
+                unusable.push(format!("policy {} is invalid and left out: {}", object.name_any(), why.join("; ")));
+            }
+        }
+    }
+    (policies, unusable)
 }
 
 /// The node's name in characters that are valid in an object name.
@@ -234,10 +250,25 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn policy(name: &str, steps: &serde_json::Value) -> Policy {
+    fn object(name: &str, steps: &serde_json::Value) -> RemediationPolicy {
         let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
             "spec": {"mode": "Enforce", "rules": [{"name": "r", "match": {"faults": ["HungContainer"]}, "steps": steps}]}});
-        convert::policy(&serde_json::from_value(object).unwrap()).unwrap()
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn policy(name: &str, steps: &serde_json::Value) -> Policy {
+        convert::policy(&object(name, steps)).unwrap()
+    }
+
+    #[test]
+    fn an_invalid_policy_is_named_and_the_others_are_used() {
+        let listed = [object("empty", &json!([])), object("good", &json!([{"action": "Notify"}]))];
+        let (policies, unusable) = usable(&listed);
+        assert_eq!(policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>(), ["good"]);
+        assert!(
+            unusable.len() == 1 && unusable[0].starts_with("policy empty is invalid and left out: "),
+            "{unusable:?}"
+        );
     }
 
     fn health(names: &[&str]) -> NodeRuntimeHealth {

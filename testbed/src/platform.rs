@@ -111,6 +111,15 @@ impl Platform {
         Ok(own.into_iter().chain(assets::ensure(tools, progress)?).collect())
     }
 
+    /// Name of the runtime, as the table of faults has it.
+    pub const fn runtime(&self) -> &'static str {
+        match self.layout {
+            Layout::Docker => "Docker",
+            Layout::CriO => "CRI-O",
+            _ => "containerd",
+        }
+    }
+
     /// Names of the units of the runtime and of the kubelet.
     pub const fn units(&self) -> [&'static str; 2] {
         self.layout.places().units

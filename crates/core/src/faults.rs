@@ -37,7 +37,8 @@ use std::time::Duration;
 pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, ShowsIn};
 
 use crate::fault::FaultType;
-use crate::finding::{Check, Coverage, Detected, Findings};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Verdict, answer};
+use crate::observation::{Observations, Reading};
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
 impl FaultType {
@@ -163,10 +164,28 @@ static DETECTORS: &[(FaultType, Detector)] = &[
     (FaultType::ProbeDegraded, |check, findings| Ok(probe_degraded::detect(check, findings))),
 ];
 
+/// Fills `Findings::silent_checks`. A check that the platform does not allow is left out: it never answers.
+fn silent_checks(seen: &Observations) -> Vec<String> {
+    fn line<T>(reading: &Reading<T>, now: Duration, what: &str) -> Option<String> {
+        match (reading, answer(reading, now, what, STALE)) {
+            (Reading::Unavailable { .. }, _) => None,
+            (_, Err(Verdict::Unknown { detail, .. })) => Some(detail),
+            _ => None,
+        }
+    }
+    let lines = [
+        line(&seen.disks, seen.now, "the node's file systems"),
+        line(&seen.host, seen.now, "the kernel's limits"),
+        line(&seen.bus, seen.now, "the system bus"),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
 /// Looks for all kinds of fault.
 pub(crate) fn detect(check: &Check<'_>, findings: &mut Findings) {
     findings.runtime_gone = runtime::is_gone(check);
     findings.in_flight = runtime::in_flight(check.seen);
+    findings.silent_checks = silent_checks(check.seen);
     for (kind, detect) in DETECTORS {
         let detected = detect(check, findings);
         findings.cover(*kind, detected.unwrap_or_else(Coverage::new));

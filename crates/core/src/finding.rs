@@ -260,6 +260,8 @@ pub struct Findings {
     pub shortage: Option<&'static str>,
     /// Whether the last process table shows no daemon of any container runtime.
     pub runtime_gone: bool,
+    /// Checks of the node itself without a fresh answer, one line each. What they would show can keep a daemon from starting.
+    pub silent_checks: Vec<String>,
 }
 
 impl Findings {

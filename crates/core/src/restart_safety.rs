@@ -1,11 +1,11 @@
 //! Whether the kubelet and the runtime can be restarted without harm, and if not, why.
 //!
-//! False only on confirmed evidence; True only if the task of every running container has answered lately; Unknown in all other
-//! cases.
+//! False only on confirmed evidence; True only if the task of every running container and the checks of the node itself have
+//! answered lately; Unknown in all other cases.
 
 use std::time::Duration;
 
-use super::fault::{Fault, FaultState, FaultType};
+use super::fault::{Daemon, Fault, FaultState, FaultType};
 use super::finding::Findings;
 use super::tri_state::TriState;
 
@@ -45,30 +45,44 @@ impl RestartSafety {
         }
     }
 
+    /// That of one component.
+    pub const fn of(&self, daemon: Daemon) -> &Safety {
+        match daemon {
+            Daemon::Kubelet => &self.kubelet,
+            Daemon::Runtime => &self.runtime,
+        }
+    }
+
+    /// One sentence about one component.
+    pub fn message_of(&self, daemon: Daemon) -> String {
+        self.say(daemon.as_str(), self.of(daemon))
+    }
+
     /// One sentence for the condition.
     pub fn message(&self) -> String {
-        let say = |name: &str, safety: &Safety| {
-            let why = safety.reasons.join("; ");
-            match (safety.safe, safety.down) {
-                (TriState::True, false) => {
-                    let age = self.task_max_age.as_secs();
-                    format!("the {name} can be restarted: every running container answered within {age} s")
-                }
-                (TriState::False, false) => format!("a restart of the {name} does harm: {why}"),
-                (TriState::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
-                (TriState::True, true) => {
-                    format!("the {name} is down; a restart of it would not meet anything that hangs")
-                }
-                (TriState::False, true) => format!("the {name} is down; a restart of it would be blocked by {why}"),
-                (TriState::Unknown, true) => {
-                    format!("the {name} is down; whether a restart of it would be blocked is not known: {why}")
-                }
-            }
-        };
         if self.kubelet == self.runtime {
-            return say("kubelet or the runtime", &self.kubelet);
+            return self.say("kubelet or the runtime", &self.kubelet);
         }
-        format!("{}; {}", say("kubelet", &self.kubelet), say("runtime", &self.runtime))
+        format!("{}; {}", self.message_of(Daemon::Kubelet), self.message_of(Daemon::Runtime))
+    }
+
+    fn say(&self, name: &str, safety: &Safety) -> String {
+        let why = safety.reasons.join("; ");
+        match (safety.safe, safety.down) {
+            (TriState::True, false) => {
+                let age = self.task_max_age.as_secs();
+                format!("the {name} can be restarted: every running container answered within {age} s")
+            }
+            (TriState::False, false) => format!("a restart of the {name} does harm: {why}"),
+            (TriState::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
+            (TriState::True, true) => {
+                format!("the {name} is down; a restart of it would not meet anything that hangs")
+            }
+            (TriState::False, true) => format!("the {name} is down; a restart of it would be blocked by {why}"),
+            (TriState::Unknown, true) => {
+                format!("the {name} is down; whether a restart of it would be blocked is not known: {why}")
+            }
+        }
     }
 }
 
@@ -126,6 +140,11 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
             runtime.unknown.push(line);
         }
     }
+    // A disk or a bus that hangs keeps a daemon from starting, also one that is down.
+    for line in &findings.silent_checks {
+        kubelet.unknown.push(line.clone());
+        runtime.unknown.push(line.clone());
+    }
     let gap = |kind: FaultType, reasons: &mut Reasons| match findings.coverage.get(&kind) {
         None => reasons.unknown.push(format!("{kind} was not checked")),
         Some(coverage) => reasons.unknown.extend(coverage.gap().map(|(_, detail)| detail.to_owned())),
@@ -175,7 +194,7 @@ mod tests {
     use super::super::diagnose::diagnose;
     use super::super::examples::{Node, SANDBOX};
     use super::super::finding::Known;
-    use super::super::observation::ContainerState;
+    use super::super::observation::{ContainerState, Reading};
     use super::super::thresholds::Thresholds;
     use super::super::tracker::Tracker;
     use super::*;
@@ -204,6 +223,37 @@ mod tests {
         let safety = judge(&node);
         assert_eq!(safety.both(), TriState::Unknown);
         assert!(safety.message().contains("not every running container answered within 90 s"), "{}", safety.message());
+    }
+
+    #[test]
+    fn a_check_of_the_node_that_gives_no_answer_is_unknown_also_for_a_daemon_that_is_down() {
+        fn silent<T>() -> Reading<T> {
+            Reading::Hung { out: Duration::from_secs(30) }
+        }
+        type Silence = fn(&mut Node);
+        let checks: [(Silence, &str); 3] = [
+            (|node| node.disks = silent(), "the check of the node's file systems does not come back"),
+            (|node| node.host = silent(), "the check of the kernel's limits does not come back"),
+            (|node| node.bus = silent(), "the check of the system bus does not come back"),
+        ];
+        let down = Fault { state: FaultState::Confirmed, ..crate::examples::fault(FaultType::KubeletDown) };
+        for (change, why) in checks {
+            let mut node = Node::healthy();
+            change(&mut node);
+            let findings = diagnose(&node, Known::default(), &Thresholds::default());
+            for safety in [restart_safety(&[], 0, &findings), restart_safety(std::slice::from_ref(&down), 0, &findings)]
+            {
+                assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::Unknown, TriState::Unknown), "{why}");
+                assert_eq!(safety.kubelet.reasons, [why]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_check_that_the_platform_does_not_allow_is_no_reason() {
+        let mut node = Node::healthy();
+        node.bus = Reading::Unavailable { reason: "no access".into() };
+        assert_eq!(judge(&node).both(), TriState::True);
     }
 
     #[test]

@@ -14,16 +14,19 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::collect::kubelet::USUAL_HEALTHZ;
 use crate::cri::endpoint::{DOCKER, Endpoint};
 use crate::proc;
 use crate::proc::role::{CNI_FOLDERS, Prover};
+use crate::reader::Reader;
 use nrh_core::action::Action;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
+use nrh_core::restart_safety::RestartSafety;
 use nrh_core::thresholds::Thresholds;
 
 pub(crate) mod admission;
@@ -32,13 +35,11 @@ mod checker;
 pub(crate) mod claims;
 mod execute;
 pub(crate) mod job;
-mod reader;
 mod target;
 mod verdict;
 
 pub use checker::Bounds;
 pub use job::run;
-pub use reader::{Reader, Unanswered};
 
 use checker::Checker;
 use claims::{Claims, Known, Moment, NoLeader};
@@ -73,6 +74,9 @@ pub const MOUNTS: &[(&str, bool, &str)] = &[
     ),
 ];
 
+/// The probe's last judgement of a restart, and its moment; `None` before the first one.
+pub type LastJudgement = watch::Receiver<Option<(Instant, RestartSafety)>>;
+
 /// Settings of an executor.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
@@ -86,6 +90,8 @@ pub struct AgentSettings {
     pub docker_socket: PathBuf,
     /// The kubelet's version, if it is known.
     pub kubelet_version: Option<String>,
+    /// Whether the daemons can be restarted, as the probe sees it now; `None` in a Job, which restarts none.
+    pub restart_safety: Option<LastJudgement>,
     /// The node's system bus; if `None`, the executor looks for it.
     pub bus: Option<PathBuf>,
     /// Whether actions are allowed; if not, every command is refused.
@@ -115,6 +121,7 @@ impl AgentSettings {
             endpoint,
             docker_socket: PathBuf::from(DOCKER),
             kubelet_version: None,
+            restart_safety: None,
             bus: None,
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
@@ -152,6 +159,7 @@ impl Agent {
                 endpoint: settings.endpoint,
                 docker: settings.docker_socket,
                 kubelet_version: settings.kubelet_version,
+                restart_safety: settings.restart_safety,
                 bus: settings.bus,
                 host: settings.host,
                 healthz: settings.healthz,

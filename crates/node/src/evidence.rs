@@ -26,9 +26,9 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::agent::Reader;
 use crate::kmsg::KMSG;
 use crate::proc;
+use crate::reader::Reader;
 use involved::involved;
 use nrh_api::NodeRuntimeHealthStatus;
 use nrh_api::evidence::{Bundle, CallCounts, ProcessEvidence, Section};

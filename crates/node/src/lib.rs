@@ -26,6 +26,7 @@ pub mod kmsg;
 pub mod local;
 pub(crate) mod parse_error;
 pub mod proc;
+pub mod reader;
 pub mod report;
 pub mod run;
 pub mod runtime;

@@ -29,6 +29,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use crate::agent::AgentSettings;
 use crate::args::ProbeArgs;
 use crate::collectors::{CollectorSettings, Collectors, Paces};
 use crate::config;
@@ -49,6 +50,7 @@ use nrh_api::condition::status_of;
 use nrh_api::health::ProbeMode;
 use nrh_api::local::LocalStatus;
 use nrh_core::observation::{Observations, Reading};
+use nrh_core::restart_safety::RestartSafety;
 use nrh_core::thresholds::Thresholds;
 
 use command_queue::CommandQueue;
@@ -189,6 +191,7 @@ struct Probe {
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
     command: watch::Receiver<Command>,
+    safety: watch::Sender<Option<(Instant, RestartSafety)>>,
     requests: Requests,
     urgent: bool,
     self_check: SelfCheck,
@@ -208,7 +211,8 @@ impl Probe {
             watch::Receiver<Command>,
         ),
     ) -> Self {
-        let agent = agent_settings(&args, thresholds.clone());
+        let (safety, last_safety) = watch::channel(None);
+        let agent = AgentSettings { restart_safety: Some(last_safety), ..agent_settings(&args, thresholds.clone()) };
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
         tokio::spawn(marks::run(agent.clone(), command.clone()));
         let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate(), command.clone());
@@ -223,6 +227,7 @@ impl Probe {
             drafts,
             feedback,
             command,
+            safety,
             requests: Requests::default(),
             urgent: false,
             self_check: SelfCheck::new(agent),
@@ -310,6 +315,7 @@ impl Probe {
             probe.check_answered = self.requests.check_answered().cloned();
         }
         self.evidence.note(&mut judged.status, seen, &self.collectors.call_counts());
+        self.safety.send_replace(Some((now, judged.safety)));
         self.urgent = judged.urgent;
         self.collectors.set_urgent(judged.urgent);
         self.collectors.suspects(judged.suspects);

@@ -136,12 +136,13 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Optio
             if seconds.executed.is_none() && act.executed(stage, injection)? {
                 seconds.executed = now();
             }
-            // So may be the fault; a remediation is opened for a confirmed one only, and stays.
-            if seconds.detected.is_none() {
-                seconds.detected = stage.opened(act.fault(), injection.at);
-            }
             Ok(true)
         })();
+        // The fault, too, may be gone between two checks. A remediation is opened for a confirmed one only, and stays.
+        let is_last = checked.as_ref().is_ok_and(|is_resolved| *is_resolved || Instant::now() > end);
+        if is_last && seconds.detected.is_none() {
+            seconds.detected = stage.opened(act.fault(), injection.at);
+        }
         match checked {
             Ok(true) => {
                 seconds.healed = now();
@@ -151,7 +152,7 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Optio
                 ));
                 return (seconds, None);
             }
-            Ok(false) if Instant::now() > end => {
+            Ok(false) if is_last => {
                 stage.tell.say("it does not get well in time");
                 stage.show_details();
                 return (seconds, None);

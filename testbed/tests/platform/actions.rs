@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nrh_testbed::{Bed, Node, faults as inject};
 use serde_json::{Value, json};
 
-use crate::{BOOT_ID, LONGEST_LOOK, has_ended, platform, remediations, until, victim};
+use crate::{BOOT_ID, LONGEST_LOOK, allow_drains, has_ended, platform, remediations, until, use_policy, victim};
 
 /// A threshold of a minute, an action, and what an emulated machine adds.
 const RESOLVED: Duration = Duration::from_mins(8);
@@ -38,10 +38,8 @@ pub fn are_taken(bed: &mut Bed) -> String {
             rule("KubeletDown", restart("RestartKubelet", &kubelet)),
             rule("RuntimeUnreachable", restart("RestartRuntime", &runtime)),
             rule("HungContainer", mark)]}});
-    bed.kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]).unwrap();
-    bed.kubectl(&["apply", "-f", nrh_testbed::workspace().join("config/samples/drain-rights.yaml").to_str().unwrap()])
-        .unwrap();
-    bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).unwrap();
+    allow_drains(bed);
+    use_policy(bed, &policy.to_string());
     let node = bed.nodes()[1].clone();
     let restarts = [(&kubelet, "RestartKubelet"), (&runtime, "RestartRuntime")];
     // Where one unit runs both, its end is that of both.

@@ -7,7 +7,7 @@ use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::{Bed, Node};
 use serde_json::json;
 
-use crate::{faults_of, names, until};
+use crate::{faults_of, names, platform, until, use_policy};
 
 /// The longest threshold is ten minutes.
 const NAMED: Duration = Duration::from_mins(20);
@@ -73,20 +73,19 @@ echo $((used * 100 / 95)) >/proc/sys/kernel/threads-max",
     Fault { kind: "DbusUnresponsive", make: "pkill -STOP -x dbus-daemon", undo: "pkill -CONT -x dbus-daemon" },
 ];
 
-/// Both by a stopped containerd: the kubelet reports the second after three minutes.
+/// Both by a stopped runtime: the kubelet reports the second after three minutes.
 const OF_THE_RUNTIME: [Fault; 2] = [
     Fault { kind: "RuntimeUnreachable", make: STOP_RUNTIME, undo: RESUME_RUNTIME },
     Fault { kind: "PlegStalled", make: STOP_RUNTIME, undo: RESUME_RUNTIME },
 ];
 /// A kubelet by all of its names.
 const KUBELET: &str = r#"pkill "-$1" -x 'kubelet|k3s-agent|kubelite'"#;
-const STOP_RUNTIME: &str = "pkill -STOP -x containerd";
-const RESUME_RUNTIME: &str = "pkill -CONT -x containerd";
+const STOP_RUNTIME: &str = "pkill -STOP -x 'containerd|dockerd|crio'";
+const RESUME_RUNTIME: &str = "pkill -CONT -x 'containerd|dockerd|crio'";
 
 /// Makes them on both machines at once; tells which.
 pub fn are_named(bed: &mut Bed) -> String {
-    bed.kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]).unwrap();
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    use_policy(bed, POLICY);
     let bed = &*bed;
     thread::scope(|threads| {
         threads.spawn(|| together(bed, &bed.nodes()[0], &OF_THE_HOST));
@@ -112,7 +111,7 @@ fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
     for fault in faults {
         let at = Instant::now();
         node.script(fault.make, &[]).unwrap();
-        all.push(Made { fault, at, undone: None, seen: Seen::of(fault.kind, "containerd", Way::Real) });
+        all.push(Made { fault, at, undone: None, seen: Seen::of(fault.kind, platform().runtime(), Way::Real) });
     }
     until(&format!("the faults of {} are named and taken back", node.name), NAMED, || {
         let reported = faults_of(bed, &node.name);
@@ -155,7 +154,8 @@ fn condition(bed: &Bed, node: &Node) {
     set("True");
     let seen = named(bed, node, kind, true);
     set("False");
-    Seen { named: seen, gone: named(bed, node, kind, false), ..Seen::of(kind, "containerd", Way::Real) }.record();
+    Seen { named: seen, gone: named(bed, node, kind, false), ..Seen::of(kind, platform().runtime(), Way::Real) }
+        .record();
 }
 
 /// A kubelet that comes and goes.
@@ -170,5 +170,5 @@ fn flapping(bed: &Bed, node: &Node) {
         sleep(Duration::from_secs(2));
     }
     named(bed, node, "NodeFlapping", true);
-    Seen { named: seconds(began.elapsed()), ..Seen::of("NodeFlapping", "containerd", Way::Real) }.record();
+    Seen { named: seconds(began.elapsed()), ..Seen::of("NodeFlapping", platform().runtime(), Way::Real) }.record();
 }

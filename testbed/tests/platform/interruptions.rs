@@ -7,7 +7,7 @@ use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::{Bed, Node, assets, faults as inject, operator, view};
 use serde_json::{Value, json};
 
-use crate::{BOOT_ID, faults_of, has_ended, names, remediations, report, until, victim};
+use crate::{BOOT_ID, faults_of, has_ended, names, platform, remediations, report, until, victim};
 
 /// The threshold of the fault, and what an emulated machine adds.
 const ATTEMPTED: Duration = Duration::from_mins(5);
@@ -115,7 +115,7 @@ fn loses_network(bed: &mut Bed, name: &str) {
     node.set_plugged(false).unwrap();
     let kind = "ProbeNotReporting";
     until("its silence is named", UNPLUGGED, || names(bed, name, kind));
-    Seen { named: seconds(lost.elapsed()), ..Seen::of(kind, "containerd", Way::Real) }.record();
+    Seen { named: seconds(lost.elapsed()), ..Seen::of(kind, platform().runtime(), Way::Real) }.record();
     sleep(UNPLUGGED.saturating_sub(lost.elapsed()));
     node.set_plugged(true).unwrap();
 }

@@ -179,6 +179,18 @@ fn churn(bed: &mut Bed) -> String {
     }
 }
 
+/// Gives the operator the right to drain.
+fn allow_drains(bed: &Bed) {
+    bed.kubectl(&["apply", "-f", nrh_testbed::workspace().join("config/samples/drain-rights.yaml").to_str().unwrap()])
+        .unwrap();
+}
+
+/// Replaces all policies.
+fn use_policy(bed: &Bed, policy: &str) {
+    bed.kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]).unwrap();
+    bed.kubectl_input(&["apply", "-f", "-"], policy).unwrap();
+}
+
 /// What the probe of a node reports.
 fn report(bed: &Bed, node: &str) -> Value {
     operator::health(bed, node).unwrap()["status"].take()
@@ -224,9 +236,8 @@ fn reboots_once(bed: &mut Bed) -> String {
     let boot = || node.read(BOOT_ID).unwrap_or_default();
     let boots = || node.read(BOOTS).unwrap().lines().count();
     let (before, known) = (boot(), boots());
-    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
-    kubectl(&["apply", "-f", nrh_testbed::workspace().join("config/samples/drain-rights.yaml").to_str().unwrap()]);
-    bed.kubectl_input(&["apply", "-f", "-"], REBOOT).unwrap();
+    allow_drains(bed);
+    use_policy(bed, REBOOT);
     let victim = victim(bed, node);
     let started = Instant::now();
     inject::freeze_shim(node, &victim.uid).unwrap();

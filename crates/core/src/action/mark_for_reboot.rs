@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::params::{ActionParams, Properties};
 use super::traits::{RunsOn, Traits};
 use crate::fault::FaultType;
-use crate::faults::Helps;
 use crate::reboot::{MAX_SENTINEL, SENTINEL, SENTINEL_PATTERN};
 
 /// The timeout of the step may be hours. If the file cannot be created at all, people must be notified sooner.
@@ -35,26 +34,16 @@ impl Default for MarkForReboot {
     }
 }
 
-impl MarkForReboot {
-    /// Whether a reboot by another tool, which drains the node first, can resolve such a fault.
-    ///
-    /// # Errors
-    /// Why not, for people.
-    pub const fn addresses(kind: FaultType) -> Helps {
-        match kind {
-            FaultType::KubeletDown => {
-                Err("who reboots a marked node drains it first, and no pod of it ends while its kubelet is down")
-            }
-            other => other.spec().remedy.new_boot,
-        }
-    }
-}
-
 impl Properties for MarkForReboot {
     const TRAITS: Traits = Traits {
         ends_boot: true,
         block_timeout: Some(BLOCK_TIMEOUT),
-        ..Traits::resolves(RunsOn::Probe, Self::addresses)
+        ..Traits::resolves(RunsOn::Probe, |kind| match kind {
+            FaultType::KubeletDown => {
+                Err("who reboots a marked node drains it first, and no pod of it ends while its kubelet is down")
+            }
+            other => other.spec().remedy.new_boot,
+        })
     };
 
     fn read(params: &ActionParams) -> Option<Self> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::reader::Reader;
+use super::LastJudgement;
 use super::target::PinnedProcess;
 use super::verdict::Refusal;
 use crate::collect;
@@ -18,6 +18,7 @@ use crate::cri::endpoint::{Api, Endpoint};
 use crate::cri::tasks::Tasks;
 use crate::cri::{Cri, CriError};
 use crate::proc::role::Prover;
+use crate::reader::Reader;
 use crate::runtime::Client;
 use nrh_core::action::Signal;
 use nrh_core::command::{ANSWERED_WITHIN, OutcomeReason};
@@ -101,6 +102,8 @@ pub(super) struct Checker {
     pub(super) docker: PathBuf,
     /// The kubelet's version, if it is known.
     pub(super) kubelet_version: Option<String>,
+    /// The probe's judgement of a restart; `None` in a Job.
+    pub(super) restart_safety: Option<LastJudgement>,
     /// The system bus; if `None`, it is looked for.
     pub(super) bus: Option<PathBuf>,
     /// Root of the node's own file systems.

@@ -39,8 +39,11 @@ macro_rules! executors {
             $($action($module::Allowed),)+
         }
 
-        /// Checks that the command is well formed for its action, and that this version can check its fault again.
+        /// Checks that the action can resolve such a fault, and that the command is well formed for it.
         pub(super) fn admit(command: &ActionCommand) -> Result<Task, Refusal> {
+            if (command.action.traits().addresses)(command.fault_type).is_err() {
+                return Err(no_second_check(command));
+            }
             match &command.action {
                 $(Action::$action(params) => $module::admit(params, command).map(Task::$action),)+
                 other => Err(Refusal::malformed(&format!("no node carries out {}", other.phrase()))),

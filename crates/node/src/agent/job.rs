@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 
-use super::reader::Reader;
 use super::{Agent, AgentSettings};
 use crate::args::RunCommandArgs;
 use crate::collect::HostPaths;
 use crate::collect::kubelet::Finder;
 use crate::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 use crate::proc;
+use crate::reader::Reader;
 use crate::state::StateFile;
 use nrh_api::local::STATE_DIR;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::reader::Unanswered;
+use crate::reader::Unanswered;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::MAX_LINE;
 use nrh_core::text::bounded;

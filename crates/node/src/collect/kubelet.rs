@@ -16,21 +16,26 @@ use crate::deadline::within;
 use crate::proc::place::ProcessNamespaces;
 use crate::proc::table::Bounds;
 use crate::proc::{self, Handle, RawProcess, Table};
+use crate::reader::Reader;
 use nrh_core::observation::KubeletSettings;
 use nrh_core::text::bounded;
 
 pub(crate) mod metrics;
+mod peer;
 mod pin;
 pub mod port;
 pub mod server;
 pub(crate) mod settings;
 
+use peer::Contact;
 pub use settings::Settings;
 
 /// Where a kubelet serves `/healthz` unless it is configured otherwise.
 pub const USUAL_HEALTHZ: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 10248));
 /// Longest wait for `/healthz`.
 const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest wait for the proof of who answered there.
+const PROOF_DEADLINE: Duration = Duration::from_secs(3);
 
 /// One form in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
 struct Kind {
@@ -229,44 +234,62 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
 }
 
 /// Why `/healthz` did not answer 200.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unhealthy {
-    /// Whether nothing listens there.
-    pub refused: bool,
+#[derive(Debug)]
+struct Unhealthy {
+    /// How far the call has come.
+    contact: Contact,
+    /// Kept open until it is known who has the other end.
+    _stream: Option<TcpStream>,
     /// Connection refused, no answer, or the first line of another answer, as a sentence.
-    pub message: String,
+    message: String,
 }
 
 /// Asks `/healthz`: `Ok` when the answer is 200. Ends within `HEALTHZ_DEADLINE`.
 ///
 /// # Errors
 /// When it answers anything else, or does not answer.
-pub async fn healthz(address: SocketAddr) -> Result<(), Unhealthy> {
-    let mut refused = false;
-    let message = match within(HEALTHZ_DEADLINE, status_line(address)).await {
+async fn healthz(address: SocketAddr) -> Result<(), Unhealthy> {
+    let mut stream = None;
+    let call = async {
+        let stream = stream.insert(TcpStream::connect(address).await?);
+        status_line(stream, address).await
+    };
+    let answer = within(HEALTHZ_DEADLINE, call).await;
+    let own = stream.as_ref().and_then(|stream| stream.local_addr().ok());
+    let contact = match (own, &answer) {
+        (Some(own), _) => Contact::Connected(own.port()),
+        (None, Err(_)) => Contact::Waiting,
+        (None, Ok(Err(error))) if error.kind() == io::ErrorKind::TimedOut => Contact::Waiting,
+        (None, Ok(Err(error))) if error.kind() == io::ErrorKind::ConnectionRefused => Contact::Refused,
+        (None, Ok(_)) => Contact::NotConnected,
+    };
+    let message = match answer {
         Err(_) => format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs()),
-        Ok(Err(error)) => {
-            refused = error.kind() == io::ErrorKind::ConnectionRefused;
-            format!("{address}: {error}")
-        }
+        Ok(Err(error)) => format!("{address}: {error}"),
         Ok(Ok(line)) if is_ok(&line) => return Ok(()),
         Ok(Ok(line)) => format!("{address} answered {line:?}"),
     };
-    Err(Unhealthy { refused, message: bounded(&message, 200) })
+    Err(Unhealthy { contact, _stream: stream, message: bounded(&message, 200) })
 }
 
-/// Asks the `/healthz` of a running kubelet: whether it is healthy, or why not.
+/// Asks the `/healthz` of a running kubelet: whether it is healthy, or why not. Another answer than 200 counts only if it is proven
+/// that the kubelet gave it.
 ///
 /// # Errors
 /// A sentence that says why that is not known.
-pub async fn health(settings: &Settings) -> Result<Result<(), String>, String> {
-    match healthz(healthz_address(settings)?).await {
-        Err(unhealthy) if unhealthy.refused && settings.healthz_is_guess => Err(format!(
-            "{}, and a kubelet inside a larger program can have its health check elsewhere",
-            unhealthy.message
-        )),
-        answer => Ok(answer.map_err(|unhealthy| unhealthy.message)),
+pub async fn health(found: &Found, proc: &Path, reader: &Reader) -> Result<Result<(), String>, String> {
+    let settings = found.settings.as_ref().map_err(Clone::clone)?;
+    let address = healthz_address(settings)?;
+    let Err(unhealthy) = healthz(address).await else { return Ok(Ok(())) };
+    let Unhealthy { contact, message, .. } = &unhealthy;
+    if *contact == Contact::Refused && settings.healthz_is_guess {
+        return Err(format!("{message}, and a kubelet inside a larger program can have its health check elsewhere"));
     }
+    let (proc, pid, contact) = (proc.to_owned(), found.pid, *contact);
+    let proof = reader.run(PROOF_DEADLINE, move || peer::prove(&proc, pid, address.port(), contact)).await;
+    let proven = proof.map_err(|error| error.to_string()).flatten();
+    proven.map_err(|why| format!("{message}; {why}"))?;
+    Ok(Err(unhealthy.message))
 }
 
 /// Refuses "no kubelet runs" if a kubelet's health check answers at this address: its process has a name that is not known.
@@ -288,9 +311,8 @@ fn is_ok(line: &str) -> bool {
     words.next().is_some_and(|version| version.starts_with("HTTP/1.")) && words.next() == Some("200")
 }
 
-async fn status_line(address: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+async fn status_line(stream: &mut TcpStream, address: SocketAddr) -> io::Result<String> {
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut line = Vec::with_capacity(128);
     // The read is limited: a server that never ends its first line is cut here.

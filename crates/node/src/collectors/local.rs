@@ -19,6 +19,7 @@ use crate::collect::kubelet::{Finder, Found, health, none_answers};
 use crate::collect::processes::Processes;
 use crate::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 use crate::proc::processor_time;
+use crate::reader::Reader;
 use nrh_core::faults::{kubelet, runtime_client_hung};
 use nrh_core::observation::{
     KubeletSeen, KubeletSettings, ProcessRole, ProcessSeen, ProcessTable, RuntimeKind, is_unresponsive_state,
@@ -48,7 +49,8 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
-    let (pace, healthz, for_worker) = (settings.paces.kubelet, settings.host.healthz, Arc::clone(&shared));
+    let (pace, healthz, proc) = (settings.paces.kubelet, settings.host.healthz, settings.host.proc.clone());
+    let for_worker = Arc::clone(&shared);
     let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
         let mut finder = Finder::new(&settings.host.proc);
         let (flags, host, shared) = (settings.sockets.clone(), settings.host.clone(), Arc::clone(&for_worker));
@@ -60,7 +62,12 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
         })
     };
     let worker = Worker::new("nrh-kubelet", Box::new(make));
-    drive(&shared, KubeletChecker { shared: Arc::clone(&shared), worker, healthz, round: 0 }, pace).await;
+    drive(
+        &shared,
+        KubeletChecker { shared: Arc::clone(&shared), worker, healthz, proc, reader: Reader::default(), round: 0 },
+        pace,
+    )
+    .await;
 }
 
 fn failure(error: &io::Error) -> Failure {
@@ -159,6 +166,8 @@ struct KubeletChecker {
     shared: Arc<Shared>,
     worker: Worker<Local>,
     healthz: SocketAddr,
+    proc: PathBuf,
+    reader: Reader,
     round: u64,
 }
 
@@ -193,10 +202,7 @@ impl Checker for KubeletChecker {
         let pod_groups = found.settings.as_ref().map(|settings| settings.pod_groups.clone());
         *lock(&self.shared.pod_groups) = pod_groups.unwrap_or_default();
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
-        let health = match &found.settings {
-            Ok(settings) => health(settings).await,
-            Err(reason) => Err(reason.clone()),
-        };
+        let health = health(&found, &self.proc, &self.reader).await;
         seen.healthz = health.as_ref().ok().map(Result::is_ok);
         seen.note = health.and_then(|answer| answer).err();
         *lock(&self.shared.served) = served(&found, &seen);

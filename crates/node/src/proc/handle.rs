@@ -1,6 +1,7 @@
 //! One process, bound to its lifetime: its `/proc` directory is opened once, and everything is read through it.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,8 @@ const MAX_ENVIRON: usize = 256 << 10;
 const MAX_VALUE: usize = 4096;
 /// Maximum number of open files of one process that are checked.
 const MAX_DESCRIPTORS: usize = 1024;
+/// Maximum number of open files of one process that are checked for sockets.
+const MAX_FILES: usize = 1 << 20;
 /// Maximum number of bytes of one `wchan` that are read.
 const MAX_WCHAN: usize = 128;
 /// Maximum number of bytes of one `fdinfo` that are read.
@@ -146,6 +149,32 @@ impl Handle {
         Ok(found)
     }
 
+    /// The sockets among its open files, by inode; `None` if it has no open file at all, as while it ends.
+    ///
+    /// # Errors
+    /// Also where it has more than 1,048,576 open files.
+    pub fn sockets(&self) -> io::Result<Option<BTreeSet<u64>>> {
+        let mut found = None;
+        let folder = match self.folder("fd") {
+            Err(error) if super::is_gone(&error) => return Ok(found),
+            folder => folder?,
+        };
+        for (checked, entry) in rustix::fs::Dir::read_from(folder)?.enumerate() {
+            if checked > MAX_FILES {
+                return Err(io::Error::other(format!("process {} has more than {MAX_FILES} open files", self.pid)));
+            }
+            let entry = entry?;
+            let Ok(number) = entry.file_name().to_str().unwrap_or_default().parse::<u32>() else { continue };
+            let sockets = found.get_or_insert_with(BTreeSet::new);
+            match self.link(&format!("fd/{number}")) {
+                Ok(link) => sockets.extend(socket(&link)),
+                Err(error) if super::is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
     fn locks_of(&self, descriptor: u32) -> io::Result<Vec<LockedFile>> {
         let text = self.text(&format!("fdinfo/{descriptor}"), MAX_FDINFO)?;
         let mut found = Vec::new();
@@ -204,6 +233,11 @@ impl Handle {
         let target = std::ffi::OsString::from_vec(target.into_bytes());
         Ok(target.to_string_lossy().into_owned())
     }
+}
+
+/// The inode of an open file that is a socket.
+fn socket(link: &str) -> Option<u64> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 /// The locks in an `fdinfo`.

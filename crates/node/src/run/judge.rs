@@ -16,7 +16,7 @@ use nrh_core::condition::of_probe;
 use nrh_core::diagnose::diagnose;
 use nrh_core::fault::{Fault, FaultState, FaultType, SubjectKind};
 use nrh_core::finding::Findings;
-use nrh_core::observation::{ContainerState, Observations, ProcessRole, ProcessSeen, RuntimeKind};
+use nrh_core::observation::{ContainerSeen, ContainerState, Observations, ProcessRole, ProcessSeen, RuntimeKind};
 use nrh_core::restart_safety::{RestartSafety, restart_safety};
 use nrh_core::thresholds::Thresholds;
 use nrh_core::tracker::{Tracked, Tracker};
@@ -52,6 +52,8 @@ pub(super) struct Evaluator {
 pub(super) struct Evaluation {
     /// The probe's part of the status.
     pub status: NodeRuntimeHealthStatus,
+    /// Whether the daemons can be restarted.
+    pub safety: RestartSafety,
     /// Ids of tasks that are worth a query at once.
     pub suspects: Vec<String>,
     /// Whether any fault is reported that can change from one moment to the next.
@@ -91,6 +93,7 @@ impl Evaluator {
             suspects: suspects(&tracked.faults, seen, &findings),
             urgent: tracked.faults.iter().any(|fault| !fault.kind.spec().lasting),
             status: self.status(seen, about, tracked, &safety),
+            safety,
         }
     }
 
@@ -203,12 +206,10 @@ fn suspects(faults: &[Fault], seen: &Observations, findings: &Findings) -> Vec<S
         .filter(|fault| matches!(fault.subject.kind, SubjectKind::Container | SubjectKind::Sandbox))
         .filter_map(|fault| fault.subject.sandbox_id.as_deref())
         .collect();
-    if let Some(lists) = seen.lists.value() {
-        let behind = lists.containers.iter().filter(|container| {
-            container.state == ContainerState::Running && sandboxes.contains(container.sandbox_id.as_str())
-        });
-        ids.extend(behind.map(|container| container.id.clone()));
-    }
+    let containers = seen.lists.value().into_iter().flat_map(|lists| &lists.containers);
+    let runs = |one: &&ContainerSeen| one.state == ContainerState::Running;
+    let behind = containers.filter(runs).filter(|one| sandboxes.contains(one.sandbox_id.as_str()));
+    ids.extend(behind.map(|container| container.id.clone()));
     ids.extend(sandboxes.into_iter().map(str::to_owned));
     ids.truncate(MAX_SUSPECTS);
     ids

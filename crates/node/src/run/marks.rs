@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::agent::{AgentSettings, Reader};
+use crate::agent::AgentSettings;
 use crate::proc;
+use crate::reader::Reader;
 use crate::report::command::Command;
 use crate::sentinel::{self, CurrentCommand, Folder, SentinelError};
 

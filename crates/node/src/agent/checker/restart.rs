@@ -2,6 +2,7 @@
 //! break or that would break the restart.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use super::unit::{Process, Unit, expected, find_in, is_silence};
 use super::{Checker, asked, recovered};
@@ -21,9 +22,13 @@ use nrh_core::faults::runtime_client_hung::ENDING;
 use nrh_core::observation::{ContainerSeen, ContainerState};
 use nrh_core::policy::Daemon;
 use nrh_core::text::bounded;
+use nrh_core::tri_state::TriState;
 
 /// Daemons that serve CRI themselves.
 const SPEAKERS: [&str; 2] = ["containerd", "crio"];
+
+/// Age from which the probe's judgement proves nothing. It judges every 15 s and more often.
+const MAX_JUDGEMENT_AGE: Duration = Duration::from_mins(1);
 
 /// Contents of the process table.
 #[derive(Default)]
@@ -115,8 +120,7 @@ impl Checker {
             let message = format!("kubelet {pid} began {age}s ago, and has {}s to complete its start", bound.as_secs());
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
         }
-        let settings = found.settings.as_ref().map_err(|why| Refusal::cannot_check(why.clone()))?;
-        match kubelet::health(settings).await.map_err(Refusal::cannot_check)? {
+        match kubelet::health(found, self.prover.root(), &self.reader).await.map_err(Refusal::cannot_check)? {
             Ok(()) => Err(recovered(format!("kubelet {pid} runs, and its health check is good"))),
             Err(_) => Ok(()),
         }
@@ -177,7 +181,22 @@ impl Checker {
         if daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| process.is_in(unit)) {
             self.kubelet_would_start().await?;
         }
-        Ok(())
+        self.require_judged_safe(daemon)
+    }
+
+    /// Refuses unless the probe's last judgement is that the restart is safe. The probe asks every container and reads the disks;
+    /// this check does not. A refusal costs no attempt: the controller sees the same judgement with the next report.
+    fn require_judged_safe(&self, daemon: Daemon) -> Result<(), Refusal> {
+        let Some(last) = &self.restart_safety else { return Ok(()) };
+        match &*last.borrow() {
+            None => Err(Refusal::cannot_check("the probe has not checked yet whether a restart is safe")),
+            Some((at, _)) if at.elapsed() > MAX_JUDGEMENT_AGE => Err(Refusal::cannot_check(format!(
+                "the probe's last check of whether a restart is safe is {} s old",
+                at.elapsed().as_secs()
+            ))),
+            Some((_, safety)) if safety.of(daemon).safe == TriState::True => Ok(()),
+            Some((_, safety)) => Err(Refusal::cannot_check(safety.message_of(daemon))),
+        }
     }
 
     /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes

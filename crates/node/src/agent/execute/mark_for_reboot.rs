@@ -30,7 +30,7 @@ pub(in crate::agent) struct Allowed {
 }
 
 pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<Task, Refusal> {
-    let reboot = boot(command, MarkForReboot::addresses(command.fault_type))?;
+    let reboot = boot(command)?;
     if sentinel_name(&params.path).is_none() {
         return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }

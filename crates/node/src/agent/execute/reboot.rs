@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{done, failed, no_second_check, process};
+use super::{done, failed, process};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
@@ -23,16 +23,13 @@ pub(crate) struct Task {
 pub(in crate::agent) struct Allowed(PathBuf);
 
 pub(super) fn admit(_: &Reboot, command: &ActionCommand) -> Result<Task, Refusal> {
-    boot(command, command.fault_type.spec().remedy.new_boot)
+    boot(command)
 }
 
-/// The boot and the process of a command that ends a boot, if this version can check the fault again.
-pub(super) fn boot(command: &ActionCommand, helps: Result<(), &str>) -> Result<Task, Refusal> {
+/// The boot and the process of a command that ends a boot.
+pub(super) fn boot(command: &ActionCommand) -> Result<Task, Refusal> {
     let boot_id = command.boot_id.clone().filter(|id| is_boot_id(id));
     let boot_id = boot_id.ok_or_else(|| Refusal::malformed("a reboot must name the boot that is to end (bootId)"))?;
-    if helps.is_err() {
-        return Err(no_second_check(command));
-    }
     let role = command.fault_type.spec().remedy.hung_process.ok();
     Ok(Task { boot_id, process: role.map(|role| process(command, role)).transpose()? })
 }

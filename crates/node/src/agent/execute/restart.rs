@@ -6,7 +6,7 @@ use crate::agent::verdict::{self, Refusal};
 use crate::bus::units::{self, UnitError};
 use nrh_core::action::{Restart, is_service};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
-use nrh_core::fault::{Daemon, FaultType};
+use nrh_core::fault::Daemon;
 
 /// The daemon, and how it is restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,6 @@ pub(crate) struct Task {
 pub(in crate::agent) struct Allowed(Unit);
 
 pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Task, Refusal> {
-    use FaultType as F;
     let (daemon, params) = command
         .action
         .traits()
@@ -30,13 +29,7 @@ pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Task, Refusal> 
     if params.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
         return Err(Refusal::malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }
-    match (daemon, command.fault_type) {
-        (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
-        | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung | F::FdExhaustion) => {
-            Ok(Task { daemon, params })
-        }
-        _ => Err(no_second_check(command)),
-    }
+    Ok(Task { daemon, params })
 }
 
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::time::Instant;
 
-use super::{CHECK_INTERVAL, done, failed, no_second_check, process};
+use super::{CHECK_INTERVAL, done, failed, process};
 use crate::agent::checker::{Bounds, Checker, asked, recovered};
-use crate::agent::reader::Reader;
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{PodGroups, is_group_frozen};
 use crate::deadline::Deadline;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
+use crate::reader::Reader;
 use crate::runtime::Client;
 use nrh_core::action::ThawCgroup;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
@@ -51,9 +51,6 @@ pub(in crate::agent) struct Allowed {
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
 pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Task, Refusal> {
-    if command.fault_type.spec().remedy.thaw.is_err() {
-        return Err(no_second_check(command));
-    }
     let process = process(command, Role::ContainerInit)?;
     let group = PathBuf::from(command.target.control_group.as_deref().unwrap_or_default());
     // With systemd's groups of version 2, crun has a group of its own below that of the container.

@@ -131,7 +131,7 @@ async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
 async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
     let node = Marked::new();
     for kind in FaultType::ALL {
-        if MarkForReboot::addresses(kind).is_err() {
+        if (mark_for(kind).action.traits().addresses)(kind).is_err() {
             node.leaves_alone(&mark_for(kind), CheckFailed, "no second check").await;
         }
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Barrier};
 
 use super::super::claims::{Claims, Known, Moment, NoLeader};
 use super::*;
+use crate::reader::MAX_THREADS;
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::CONT;
 
@@ -169,4 +170,22 @@ fn old_operations_are_swept_and_young_ones_kept() {
     // A mark of another boot was made just now by the wall clock: it stays.
     claims.sweep(&Moment { boot: "c".to_owned(), uptime: day * 9 }).unwrap();
     assert_eq!(claims.known(&young).unwrap(), Known::Open);
+}
+
+#[tokio::test]
+async fn all_executors_of_a_process_share_one_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = Endpoint::cri(folder.path().join("none"), NamedBy::Nobody);
+    let settings = AgentSettings::new("n1", folder.path(), none);
+    let (release, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Arc::new(std::sync::Mutex::new(gate));
+    for _ in 0..MAX_THREADS {
+        let agent = Agent::new(settings.clone());
+        let gate = Arc::clone(&gate);
+        let wait = move || gate.lock().unwrap().recv().is_ok();
+        assert!(agent.checker.reader.run(Duration::from_millis(10), wait).await.is_err());
+    }
+    let one_more = Agent::new(settings);
+    assert!(one_more.checker.reader.run(Duration::from_secs(1), || 7).await.is_err());
+    drop(release);
 }

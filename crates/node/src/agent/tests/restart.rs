@@ -6,6 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::*;
 use crate::agent::Bounds;
@@ -14,6 +16,8 @@ use crate::bus::units::UnitSeen;
 use crate::proc::fake::{Entry, IDLE};
 use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
 use nrh_core::fault::Daemon;
+use nrh_core::restart_safety::{RestartSafety, Safety};
+use nrh_core::tri_state::TriState;
 
 pub(super) const KUBELET: &str = "kubelet.service";
 pub(super) const CONTAINERD: &str = "containerd.service";
@@ -76,7 +80,15 @@ impl Daemons {
     }
 
     pub(super) fn kubelet(&self, port: u16, unit: &str) {
-        self.with(40, 'S', "/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
+        self.kubelet_is("/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
+    }
+
+    /// A kubelet whose sockets are those of this test.
+    fn kubelet_is(&self, exe: &str, args: &str, unit: &str) {
+        self.with(40, 'S', exe, args, unit);
+        fs::remove_dir(self.proc("40/fd")).unwrap();
+        symlink("/proc/self/fd", self.proc("40/fd")).unwrap();
+        symlink("/proc/self", self.proc("self")).unwrap();
     }
 
     /// Refuses it as [`Self::left_alone`] says.
@@ -187,6 +199,39 @@ async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or
     daemons.leaves_alone(&kubelet(), KubeletBusy, "began 10s ago").await;
 }
 
+#[tokio::test]
+async fn what_the_probe_sees_now_stops_a_restart_that_was_safe_when_it_was_decided() {
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
+    let says = |kubelet: TriState, runtime: TriState| {
+        let of = |safe, reason: &str| Safety { safe, reasons: vec![reason.to_owned()], down: false };
+        RestartSafety {
+            kubelet: of(kubelet, "of the kubelet"),
+            runtime: of(runtime, "of the runtime"),
+            ..Default::default()
+        }
+    };
+    let (yes, no, unknown) = (TriState::True, TriState::False, TriState::Unknown);
+    for (last, expected) in [
+        (None, Some("has not checked yet")),
+        (Some((long_ago, says(yes, yes))), Some("is 61 s old")),
+        (Some((Instant::now(), says(no, yes))), Some("a restart of the kubelet does harm: of the kubelet")),
+        (Some((Instant::now(), says(unknown, yes))), Some("is not known: of the kubelet")),
+        (Some((Instant::now(), says(yes, no))), None),
+    ] {
+        let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+        let (_sender, last) = watch::channel(last);
+        let settings = AgentSettings { restart_safety: Some(last), ..daemons.settings() };
+        let outcome = settings.execute(&kubelet()).await;
+        let Some(said) = expected else {
+            done(&outcome);
+            continue;
+        };
+        daemons.left_alone(&outcome, CheckFailed, said);
+        let unconditional = ActionCommand { operation_id: "careless".into(), ..careless(kubelet()) };
+        done(&settings.execute(&unconditional).await);
+    }
+}
+
 /// `MicroShift`'s kubelet answers at the default port, and its process has another name.
 #[tokio::test]
 async fn a_health_check_that_answers_contradicts_a_table_without_a_kubelet() {
@@ -210,7 +255,7 @@ async fn a_refused_health_check_at_a_guessed_place_proves_nothing() {
     daemons.leaves_alone(&command, CheckFailed, "its health check elsewhere").await;
     let daemons = k3s();
     let port = healthz("500 Internal Server Error").await;
-    daemons.with(40, 'S', "/usr/local/bin/k3s", &format!("k3s --healthz-port={port}"), "k3s.service");
+    daemons.kubelet_is("/usr/local/bin/k3s", &format!("k3s --healthz-port={port}"), "k3s.service");
     done(&daemons.execute(&command).await);
 }
 
@@ -503,7 +548,7 @@ async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
     let command = restart_of(Daemon::Kubelet, FaultType::FdExhaustion, Restart::default());
     for (limit, scarce) in [(10_000, false), (64, true)] {
         let daemons = Daemons::of_kubelet(unit("active", "running"));
-        daemons.kubelet(healthz("200 OK").await, KUBELET);
+        daemons.with(40, 'S', "/usr/bin/kubelet", "kubelet", KUBELET);
         fs::write(daemons.proc("40/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t40\nFDSize:\t256\n").unwrap();
         fs::write(daemons.proc("40/limits"), format!("Limit  Soft\nMax open files   {limit}   {limit}   files\n"))
             .unwrap();

@@ -12,7 +12,7 @@ use crate::deadline::within;
 pub struct Unanswered(String);
 
 /// Maximum number of threads at a time, including abandoned ones that the kernel never answered.
-const MAX_THREADS: usize = 4;
+pub(crate) const MAX_THREADS: usize = 4;
 /// Reads of `/proc` need little stack.
 const STACK: usize = 512 << 10;
 
@@ -68,7 +68,6 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cri::endpoint::{Endpoint, NamedBy};
 
     #[tokio::test]
     async fn a_check_that_never_ends_is_given_up_and_only_so_many_are_started() {
@@ -90,23 +89,5 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(reader.run(Duration::from_secs(1), || 7).await.unwrap(), 7);
-    }
-
-    #[tokio::test]
-    async fn all_executors_of_a_process_share_one_bound() {
-        let folder = tempfile::tempdir().unwrap();
-        let none = Endpoint::cri(folder.path().join("none"), NamedBy::Nobody);
-        let settings = crate::agent::AgentSettings::new("n1", folder.path(), none);
-        let (release, gate) = std::sync::mpsc::channel::<()>();
-        let gate = Arc::new(std::sync::Mutex::new(gate));
-        for _ in 0..MAX_THREADS {
-            let agent = crate::agent::Agent::new(settings.clone());
-            let gate = Arc::clone(&gate);
-            let wait = move || gate.lock().unwrap().recv().is_ok();
-            assert!(agent.checker.reader.run(Duration::from_millis(10), wait).await.is_err());
-        }
-        let one_more = crate::agent::Agent::new(settings);
-        assert!(one_more.checker.reader.run(Duration::from_secs(1), || 7).await.is_err());
-        drop(release);
     }
 }
