@@ -50,8 +50,8 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
         TriState::True => Ok(()),
         TriState::False => Err(Unsafe(args.node).into()),
         TriState::Unknown => bail!(
-            "whether the kubelet or the runtime of node {node} can be restarted is not known: do not restart; `nrh explain {node}` \
-             says what is not known"
+            "whether the kubelet or the runtime of node {node} can be restarted is not known: do not restart; `kubectl \
+             describe nrh {node}` says what is not known"
         ),
     }
 }
@@ -140,7 +140,7 @@ fn whereabouts(node: &str, last: anyhow::Result<NodeRuntimeHealth>) -> String {
         return "its probe has never reported; `nrh check` says whether one runs there".to_owned();
     }
     if status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False {
-        return format!("its probe does not report; `nrh explain {node}` says since when");
+        return format!("its probe does not report; `kubectl describe nrh {node}` says since when");
     }
     format!(
         "its probe has not asked every container yet, or has not heard of it: `kubectl get ncmd {node} -o yaml` shows whether the \

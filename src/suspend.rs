@@ -15,7 +15,7 @@ use crate::api::suspension::suspended_everywhere;
 use crate::api::{CONFIG_NAME, NodeRuntimeHealth, RemediationConfig, Suspend, Suspension};
 use crate::caller::{client, code, refused, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs, SuspendTarget};
-use crate::terminal::print;
+use crate::terminal::{complain, print};
 
 /// Number of tries when the object changes meanwhile: the probe and the controller write to it, too.
 const TRIES: u32 = 5;
@@ -62,6 +62,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         }
         Ok(now.suspend.then(resumed))
     };
+    let read = client.clone();
     let before = match &on.node {
         Some(node) => change(Api::<NodeRuntimeHealth>::all(client), node, decide).await?,
         None => change_or_create(client, decide).await?,
@@ -70,7 +71,13 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         Some(text) => format!("is resumed; it was suspended {text}"),
         None => "is not suspended; nothing was changed".to_owned(),
     };
-    print(&format!("{words} {sentence}\n"))
+    print(&format!("{words} {sentence}\n"))?;
+    if on.node.is_some()
+        && let Some(suspended) = everywhere(read).await?
+    {
+        complain(&suspended);
+    }
+    Ok(())
 }
 
 /// The suspension of all remediation, if there is one: by whom, why, and what lifts it.

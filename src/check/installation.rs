@@ -20,7 +20,7 @@ use crate::api::{
     SYSTEM_NAMESPACE, Suspend, crds,
 };
 use crate::caller::{code, error_text, list, within};
-use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, flaw, no_parameter};
+use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, TRIED_IMAGE, flaw, no_parameter};
 use crate::controller::leader::LEASE_DURATION;
 use crate::core::snapshot::TriState;
 
@@ -95,7 +95,7 @@ async fn admission(client: &Client) -> anyhow::Result<Finding> {
 
 /// Tries in a dry run what the policies have to refuse to the caller, too.
 async fn proven(client: &Client, judged: Finding) -> Finding {
-    let container = json!({"name": "tried", "image": "tried"});
+    let container = json!({"name": "tried", "image": TRIED_IMAGE});
     let job = json!({"metadata": {"generateName": "nrh-check-"}, "spec": {"suspend": true, "template": {"spec":
         {"restartPolicy": "Never", "containers": [container]}}}});
     let Ok(job) = serde_json::from_value::<Job>(job) else { return judged };

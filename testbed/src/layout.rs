@@ -116,6 +116,15 @@ impl Layout {
         }
     }
 
+    /// The start of the command that gives an image a second name.
+    pub(crate) const fn tag(self) -> &'static str {
+        match self {
+            Self::Docker => "docker tag",
+            Self::CriO => "podman tag",
+            _ => "ctr -n k8s.io images tag --force",
+        }
+    }
+
     /// Name of the unit that runs a program.
     pub(crate) fn unit(self, program: &str) -> &str {
         match program {

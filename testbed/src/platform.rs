@@ -120,6 +120,11 @@ impl Platform {
         }
     }
 
+    /// The script that gives the image of the first argument the name of the second.
+    pub fn tag(&self) -> String {
+        format!(r#"{} "$1" "$2""#, self.layout.tag())
+    }
+
     /// Names of the units of the runtime and of the kubelet.
     pub const fn units(&self) -> [&'static str; 2] {
         self.layout.places().units

@@ -1,12 +1,15 @@
 //! The common part of the commands for people: each call has a timeout, and each write names its author.
 
 use std::error::Error;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -17,6 +20,9 @@ use serde_saphyr::UserMessageFormatter;
 
 /// Timeout of one answer of the API server.
 pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Most objects in one answer of the API server: each has a deadline, and a slow line takes its time.
+const PAGE: u32 = 500;
 
 /// The API server that this process calls, with the context of the kubeconfig that names it: for messages.
 static SERVER: OnceLock<String> = OnceLock::new();
@@ -59,7 +65,16 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
     config.and_then(|config| connect(config, cluster)).context("cannot find a cluster")
 }
 
-fn connect(config: Config, cluster: &ClusterArgs) -> anyhow::Result<Client> {
+fn connect(mut config: Config, cluster: &ClusterArgs) -> anyhow::Result<Client> {
+    let of_environment = |name| std::env::var(name).ok()?.parse().ok();
+    let is_environments = ["HTTPS_PROXY", "https_proxy"]
+        .into_iter()
+        .filter_map(of_environment)
+        .any(|proxy: Uri| Some(proxy) == config.proxy_url);
+    let no_proxy = ["NO_PROXY", "no_proxy"].into_iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
+    if is_environments && is_direct(&config.cluster_url, &no_proxy) {
+        config.proxy_url = None;
+    }
     let kubeconfig = || match &cluster.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
@@ -68,6 +83,14 @@ fn connect(config: Config, cluster: &ClusterArgs) -> anyhow::Result<Client> {
     let of = context.map_or_else(String::new, |context| format!(" of context {context}"));
     let _ = SERVER.set(format!("{}{of}", config.cluster_url.to_string().trim_end_matches('/')));
     Ok(Client::try_from(config)?)
+}
+
+/// Whether the environment's proxy is not for this API server, as for kubectl: on this machine, or named by `NO_PROXY`. kube looks
+/// for the proxy itself in that list.
+fn is_direct(server: &Uri, no_proxy: &str) -> bool {
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_here || Matcher::builder().all("http://proxy").no(no_proxy).build().intercept(server).is_none()
 }
 
 /// The API server, as messages name it.
@@ -87,9 +110,16 @@ fn without_quotes(error: &str) -> String {
 
 /// The objects in a file: all its documents, and the items of a list as `kubectl get -o yaml` prints it.
 pub fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text)
-        .map_err(|error| no_yaml(&error))
-        .context("it cannot be read as YAML or JSON")?;
+    // As much as `kubectl get` prints of 5,000 nodes. The file is the caller's own.
+    let budget = serde_saphyr::budget! {
+        max_nodes: 20_000_000,
+        max_events: 40_000_000,
+        max_total_scalar_bytes: 1 << 30
+    };
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(text, serde_saphyr::options! { budget: budget })
+            .map_err(|error| no_yaml(&error))
+            .context("it cannot be read as YAML or JSON")?;
     let objects = documents.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
         _ => vec![object],
@@ -162,14 +192,20 @@ pub fn refused(error: anyhow::Error, what: &str, right: &str) -> anyhow::Error {
     }
 }
 
-/// All objects of a kind; each is parsed later on its own, so an unreadable one hides no other.
+/// All objects of a kind, page by page; each is parsed later on its own, so an unreadable one hides no other.
 pub async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
-    let request =
-        Request::new(K::url_path(&(), None)).list(&ListParams::default()).map_err(kube::Error::BuildRequest)?;
-    let mut whole: Value = within(client.request(request)).await?;
-    match whole.get_mut("items").map(Value::take) {
-        Some(Value::Array(items)) => Ok(items),
-        _ => bail!("expected a list in the answer of the API server, found none"),
+    let (request, mut all) = (Request::new(K::url_path(&(), None)), Vec::new());
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let mut page: Value = within(client.request(request.list(&params).map_err(kube::Error::BuildRequest)?)).await?;
+        match page.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => all.extend(items),
+            _ => bail!("expected a list in the answer of the API server, found none"),
+        }
+        match page.pointer("/metadata/continue").and_then(Value::as_str).filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(token),
+            None => return Ok(all),
+        }
     }
 }
 
@@ -197,6 +233,31 @@ mod tests {
     fn answer(code: u16, message: &str) -> anyhow::Error {
         let status = Status { code, message: message.to_owned(), reason: "Because".to_owned(), ..Status::default() };
         kube::Error::Api(Box::new(status)).into()
+    }
+
+    #[test]
+    fn the_environments_proxy_is_not_for_this_machine_nor_for_what_no_proxy_names() {
+        for (server, no_proxy, expected) in [
+            ("https://10.0.0.1:6443", "", false),
+            ("https://127.0.0.1:6443", "", true),
+            ("https://[::1]:6443", "", true),
+            ("https://localhost:6443", "", true),
+            ("https://10.0.0.1:6443", "10.0.0.0/8", true),
+            ("https://api.corp.example:6443", ".corp.example,10.0.0.0/8", true),
+            ("https://api.corp.example:6443", "other.example", false),
+            ("https://api.corp.example:6443", "*", true),
+        ] {
+            assert_eq!(is_direct(&server.parse().unwrap(), no_proxy), expected, "{server} {no_proxy}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_a_thousand_nodes_is_read() {
+        let image =
+            "- names: [registry.example/app@sha256:0, registry.example/app:1]\n      sizeBytes: 1\n    ".repeat(50);
+        let node = format!("- kind: Node\n  status:\n    images:\n    {image}\n");
+        let text = format!("apiVersion: v1\nkind: List\nitems:\n{}", node.repeat(1000));
+        assert_eq!(objects_in(&text).unwrap().len(), 1000);
     }
 
     #[test]

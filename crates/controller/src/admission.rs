@@ -72,6 +72,8 @@ pub const JOBS: &str = "nrh-jobs";
 pub const OURS: &str = "app.kubernetes.io/part-of=nrh";
 /// Name of the objects of the dry runs. No object of that name is ever created.
 const TRIED: &str = "nrh-admission-check";
+/// Image of a Job that is tried: by digest, since a policy that refuses tags would answer in place of ours.
+pub const TRIED_IMAGE: &str = "tried@sha256:0000000000000000000000000000000000000000000000000000000000000000";
 /// Maximum number of pods from which one is chosen for the dry run.
 const MOST_PODS: u32 = 20;
 /// Time between two checks while no policy is missing.
@@ -183,7 +185,7 @@ async fn changes_a_node(calls: &Calls, node: &str) -> Result<Option<String>, Cal
 
 /// Tries to create a Job that differs from the controller's Jobs.
 async fn makes_a_job(calls: &Calls) -> Result<Option<String>, CallError> {
-    let container = json!({"name": "tried", "image": "tried", "command": ["tried"]});
+    let container = json!({"name": "tried", "image": TRIED_IMAGE, "command": ["tried"]});
     let job = json!({"metadata": {"name": TRIED, "namespace": NODE_NAMESPACE}, "spec": {"suspend": true, "template": {"spec":
         {"restartPolicy": "Never", "containers": [container]}}}});
     create::<Job>(calls, NODE_NAMESPACE, JOBS, job).await

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 pub use super::cache::mirrored::MANAGER;
-use super::cache::mirrored::MirroredState;
+use super::cache::mirrored::{Current, MirroredState};
 use super::cache::{Cache, State};
 use super::calls::{CallError, Calls, bounded};
 use super::clock::Clock;
@@ -157,12 +157,18 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
         want.retain(|one| !current.is_foreign(one.kind.as_str()));
         let same = want.iter().all(|one| {
             let there = current.conditions.get(one.kind.as_str());
-            there.is_some_and(|(status, reason, _)| status == one.status.as_str() && reason == one.reason)
+            there.is_some_and(|there| {
+                let is_same = there.status == one.status.as_str() && there.reason == one.reason;
+                // The others say the same sentence on every node.
+                is_same && (there.status != "True" || there.message == one.message)
+            })
         });
-        let spare = current.ours.iter().flatten().any(|kind| want.iter().all(|one| one.kind.as_str() != *kind));
-        let bare = current.ours.is_some() && want.is_empty();
+        let is_spare = |kind: &&str| !current.is_foreign(kind) && want.iter().all(|one| one.kind.as_str() != *kind);
+        let spare = current.ours.iter().flatten().any(is_spare);
+        let bare = current.ours.is_some() && want.is_empty() && current.shared.is_empty();
         if !same || spare || bare {
-            let conditions = want.iter().map(|one| condition(one, current, wall)).collect();
+            let shared = current.shared.iter().filter_map(|kind| shared(kind, current));
+            let conditions = want.iter().map(|one| condition(one, current, wall)).chain(shared).collect();
             writes.push(Write { node: node.clone(), uid: view.uid.clone(), conditions });
         }
         if writes.len() >= ROUND {
@@ -193,10 +199,16 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
     wanted.0.iter().filter_map(one).collect()
 }
 
+/// What stays of a condition that another tool writes too: an apply without it would take its status away, and one with another
+/// status would be refused as a whole.
+fn shared(kind: &str, current: &MirroredState) -> Option<Value> {
+    Some(json!({"type": kind, "status": current.conditions.get(kind)?.status}))
+}
+
 fn condition(one: &Mirrored, current: &MirroredState, wall: Timestamp) -> Value {
     let (kind, status) = (one.kind.as_str(), one.status.as_str());
     let since = match current.conditions.get(kind) {
-        Some((before, _, Some(since))) if before == status => *since,
+        Some(Current { status: before, since: Some(since), .. }) if before == status => *since,
         _ => wall,
     };
     let seconds = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time).to_string();
@@ -243,6 +255,12 @@ mod tests {
     }
 
     fn written(node: &Node, wanted: &str) -> Option<Vec<String>> {
+        let type_of = |one: &Value| one["type"].as_str().unwrap().to_owned();
+        applied(node, wanted, "").map(|conditions| conditions.iter().map(type_of).collect())
+    }
+
+    /// The conditions that are applied where the controller's have this message.
+    fn applied(node: &Node, wanted: &str, message: &str) -> Option<Vec<Value>> {
         let cache = Cache::new();
         let mut state = cache.lock();
         let view = nrh_api::view::node::view(node);
@@ -250,7 +268,7 @@ mod tests {
         state.node_conditions.extend(mirrored::read(node).map(|current| ("w1".to_owned(), current)));
         let condition = |kind: NodeCondition| {
             json!({"type": kind.of().as_str(), "status": "True", "reason": "Clean",
-            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"})
         };
         let conditions = NodeCondition::ALL.map(condition);
         let conditions: Vec<_> = serde_json::from_value(json!(conditions)).unwrap();
@@ -259,10 +277,7 @@ mod tests {
             report::ControllerStatus { owner: Some("u".into()), conditions, ..report::ControllerStatus::default() };
         state.controller_statuses.insert("w1".into(), row);
         let writes = due(&state, &wanted.parse().unwrap(), &BTreeMap::new(), Timestamp::UNIX_EPOCH);
-        let types = |write: &Write| {
-            write.conditions.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-        };
-        writes.first().map(types)
+        writes.into_iter().next().map(|write| write.conditions)
     }
 
     #[test]
@@ -273,6 +288,29 @@ mod tests {
         assert_eq!(written(&node(&["HostUnhealthy"]), "HostUnhealthy,KubeletUnhealthy"), None);
         let all = written(&node(&[]), "all").unwrap();
         assert!(all.len() == NodeCondition::ALL.len() - 1 && !all.contains(&"KubeletUnhealthy".to_owned()), "{all:?}");
+    }
+
+    #[test]
+    fn a_condition_that_another_tool_begins_to_write_is_left_to_it_and_the_others_go_on() {
+        let mut shared = node(&["HostUnhealthy", "KubeletUnhealthy"]);
+        let fields = json!({"f:status": {"f:conditions": {r#"k:{"type":"KubeletUnhealthy"}"#: {"f:reason": {}, "f:message": {}}}}});
+        let entry = json!({"manager": "other", "operation": "Update", "fieldsV1": fields});
+        shared.metadata.managed_fields.as_mut().unwrap().push(serde_json::from_value(entry).unwrap());
+        assert_eq!(written(&shared, "HostUnhealthy,KubeletUnhealthy"), None);
+        let kept = json!({"type": "KubeletUnhealthy", "status": "False"});
+        assert_eq!(applied(&shared, "RestartUnsafe,KubeletUnhealthy", "").unwrap().last(), Some(&kept));
+        assert_eq!(applied(&shared, "", "").unwrap(), [kept]);
+    }
+
+    #[test]
+    fn a_true_condition_has_the_sentence_of_today() {
+        let mut node = node(&["RestartUnsafe"]);
+        let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        let ours = conditions.iter_mut().find(|one| one.type_ == "RestartUnsafe").unwrap();
+        (ours.status, ours.message) = ("True".to_owned(), Some("of container a".to_owned()));
+        let state = mirrored::read(&node).unwrap();
+        assert_eq!(state.conditions["RestartUnsafe"].message, "of container a");
+        assert_eq!(state.conditions["KubeletUnhealthy"].message, "");
     }
 
     #[test]

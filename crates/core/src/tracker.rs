@@ -319,7 +319,8 @@ impl Entry {
         let enough =
             |count: &Count, need: &Confirmation| count.checks >= need.checks && long >= need.grace_period.max(least);
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
-        enough(&self.seen, &sighting.confirm)
+        // What does harm only without a kubelet counts from the moment that there is none.
+        sighting.harm == Harm::Always && enough(&self.seen, &sighting.confirm)
             || other.is_some_and(|other| enough(&self.seen_without_kubelet, &other.confirm))
     }
 

@@ -59,6 +59,23 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     let is_conflict = matches!(&refused, Err((409, message)) if message.contains("another-tool"));
     ensure!(is_conflict, "another tool's condition was written over: {refused:?}");
 
+    // One that another tool changes stays as it is, while the others are written.
+    let changed = json!({"type": "HostUnhealthy", "reason": "Theirs", "message": "y"});
+    let change = json!({"status": {"conditions": [changed]}});
+    all.admin.must(&strategic(format!("{path}?fieldManager=third-tool"), change)).await?;
+    let refused = by.send(&status(MANAGER, &json!(all_of_them))).await;
+    ensure!(matches!(&refused, Err((409, message)) if message.contains("third-tool")), "{refused:?}");
+    let is_ours = |one: &&Value| one["type"] != "HostUnhealthy" && one["type"] != "KubeletUnhealthy";
+    let mut ours: Vec<Value> = all_of_them.iter().filter(is_ours).cloned().collect();
+    ours.push(json!({"type": "HostUnhealthy", "status": "False"}));
+    cases.allowed(by, "write the others", status(MANAGER, &json!(ours))).await;
+    let node = all.admin.must(&get(NODE)).await?;
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let theirs = conditions.clone().find(|one| one["type"] == "HostUnhealthy").unwrap_or(&Value::Null);
+    ensure!(theirs["status"] == "False" && theirs["reason"] == "Theirs", "{theirs}");
+    let gone = json!({"status": {"conditions": [{"$patch": "delete", "type": "HostUnhealthy"}]}});
+    all.admin.must(&strategic(&path, gone)).await?;
+
     // What is not wanted any more goes, and our name with it.
     cases.allowed(by, "take all of its own away", status(MANAGER, &Value::Null)).await;
     let node = all.admin.must(&get(NODE)).await?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{self, Node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde_json::Value;
 
@@ -14,10 +14,25 @@ pub const MANAGER: &str = "nrh-node-conditions";
 /// The current conditions of a Node of the types that the mirror writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirroredState {
-    /// Status, reason and transition time, by type, from any writer.
-    pub conditions: BTreeMap<&'static str, (String, String, Option<Timestamp>)>,
-    /// The types that the mirror owns; `None` where its manager name is not on the object.
+    /// The conditions by type, from any writer.
+    pub conditions: BTreeMap<&'static str, Current>,
+    /// The types that the mirror owns, alone or with another tool; `None` where its manager name is not on the object.
     pub ours: Option<BTreeSet<&'static str>>,
+    /// Those of them that another tool writes too.
+    pub shared: BTreeSet<&'static str>,
+}
+
+/// One condition, as it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Current {
+    /// True, False or Unknown.
+    pub status: String,
+    /// Why.
+    pub reason: String,
+    /// The sentence of a True one.
+    pub message: String,
+    /// When the status last changed.
+    pub since: Option<Timestamp>,
 }
 
 impl MirroredState {
@@ -25,9 +40,9 @@ impl MirroredState {
         self.ours.as_ref().is_some_and(|ours| ours.contains(kind))
     }
 
-    /// Whether another tool has written a condition of this type.
+    /// Whether another tool writes the condition of this type.
     pub(crate) fn is_foreign(&self, kind: &str) -> bool {
-        self.conditions.contains_key(kind) && !self.is_ours(kind)
+        self.conditions.contains_key(kind) && !self.is_ours(kind) || self.shared.contains(kind)
     }
 }
 
@@ -35,18 +50,22 @@ impl MirroredState {
 pub fn read(node: &Node) -> Option<MirroredState> {
     let managers = node.metadata.managed_fields.as_deref().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let current = |one: &v1::NodeCondition| {
+        let current = Current {
+            status: one.status.clone(),
+            reason: one.reason.clone().unwrap_or_default(),
+            message: one.message.clone().filter(|_| one.status == "True").unwrap_or_default(),
+            since: one.last_transition_time.as_ref().map(|time| time.0),
+        };
+        Some((NodeCondition::named(&one.type_)?.as_str(), current))
+    };
+    let is_mirror = |entry: &&ManagedFieldsEntry| entry.manager.as_deref() == Some(MANAGER);
+    let ours = managers.iter().find(is_mirror).map(owned);
+    let of_others = managers.iter().filter(|entry| !is_mirror(entry)).flat_map(owned);
     let mirrored = MirroredState {
-        conditions: conditions
-            .iter()
-            .filter_map(|one| {
-                let since = one.last_transition_time.as_ref().map(|time| time.0);
-                Some((
-                    NodeCondition::named(&one.type_)?.as_str(),
-                    (one.status.clone(), one.reason.clone().unwrap_or_default(), since),
-                ))
-            })
-            .collect(),
-        ours: managers.iter().find(|entry| entry.manager.as_deref() == Some(MANAGER)).map(owned),
+        conditions: conditions.iter().filter_map(current).collect(),
+        shared: of_others.filter(|kind| ours.as_ref().is_some_and(|ours| ours.contains(kind))).collect(),
+        ours,
     };
     (mirrored.ours.is_some() || !mirrored.conditions.is_empty()).then_some(mirrored)
 }

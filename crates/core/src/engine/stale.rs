@@ -54,6 +54,10 @@ pub(super) fn command(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediatio
     if after.iter().any(|remediation| remediation.current_step().is_some_and(|step| is_awaited(remediation, step))) {
         return None;
     }
+    // An unreadable remediation may wait for it.
+    if ctx.snapshot.unreadable.contains_key(remediation_of(&command.operation_id)) {
+        return None;
+    }
     let is_known = after
         .iter()
         .copied()

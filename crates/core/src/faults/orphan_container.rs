@@ -10,7 +10,7 @@ use crate::finding::{
     Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists,
     of_pod, short,
 };
-use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanCheck};
+use crate::observation::{ContainerSeen, ContainerState, ListRound, OrphanCheck};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
@@ -30,7 +30,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
         of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
     }),
     // The severity is High only while the kubelet is down and none has completed a start since the orphan was first seen: the
-    // orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical).
+    // orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical); a newer one starts beside
+    // one that has ended (Medium).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     names: |target| target.container_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
@@ -52,13 +53,14 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         );
         return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
-    let before_1_24 = kubelet_before_1_24(seen);
+    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
+    let kubelet_dies = dies_of_orphans(version);
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for container in candidates {
         let key = container.id.clone();
         match lists.orphan_checks.get(&container.id) {
             Some(OrphanCheck::Confirmed) => {
-                findings.sightings.push(orphan(container, key, checked, before_1_24, thresholds));
+                findings.sightings.push(orphan(container, key, checked, kubelet_dies, thresholds));
             }
             Some(OrphanCheck::Refuted) => {
                 coverage.named.insert(key, Verdict::Clean { checked });
@@ -94,12 +96,6 @@ fn sandboxes<'a>(containers: impl IntoIterator<Item = &'a ContainerSeen>) -> usi
     containers.into_iter().map(|container| container.sandbox_id.as_str()).collect::<BTreeSet<_>>().len()
 }
 
-/// Whether the kubelet is known to be one that dies at start on any orphan.
-fn kubelet_before_1_24(seen: &Observations) -> bool {
-    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
-    dies_of_orphans(version) == Some(true)
-}
-
 /// Whether a kubelet of this version dies at start on any orphan, also on one that has ended: those before 1.24 do. `None`: the
 /// version is not known.
 pub fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
@@ -112,7 +108,7 @@ fn orphan(
     container: &ContainerSeen,
     key: String,
     checked: Duration,
-    before_1_24: bool,
+    kubelet_dies: Option<bool>,
     thresholds: &Thresholds,
 ) -> Sighting {
     let state = match container.state {
@@ -131,7 +127,12 @@ fn orphan(
     let (subject, target) = container_of(container);
     let without_kubelet = WithoutKubelet {
         confirm: thresholds.confirm(&KUBELET_DOWN),
-        severity: if before_1_24 { Severity::Critical } else { Severity::High },
+        severity: match kubelet_dies {
+            Some(true) => Severity::Critical,
+            // Such a kubelet starts beside it.
+            Some(false) if container.state == ContainerState::Exited => Severity::Medium,
+            _ => Severity::High,
+        },
         impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
     };
     Sighting {

@@ -93,7 +93,10 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
                 coverage.named.extend(client.names().map(|name| (name, undecided.clone())));
             }
             Some(Whose::Others) => {}
-            Some(Whose::NotKnown) | None if !is_old => {}
+            Some(Whose::NotKnown) | None if !is_old => {
+                let detail = "whose container a client works on is not known, and it was not watched for long enough";
+                coverage.others = Verdict::undecided(detail);
+            }
             Some(Whose::NotKnown) | None => {
                 let detail =
                     format!("whose container `{}` works on is not known: {}", bounded(verb, 16), describe(process));

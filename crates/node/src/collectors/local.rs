@@ -155,7 +155,8 @@ fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Ho
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
     let endpoint = endpoint::find(flags, named, settings.and_then(|settings| settings.usual_runtime), host);
     let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
-    let pid = kubelet.as_ref().ok().and_then(Option::as_ref).map(|found| found.pid);
+    // Where no kubelet runs, the root of process 1 is the node's.
+    let pid = kubelet.as_ref().ok().map(|found| found.as_ref().map_or(1, |found| found.pid));
     let of_kubelet = used
         .zip(pid)
         .and_then(|(used, pid)| Some((used.socket.clone(), endpoint::is_there_for(pid, &used.socket, host)?)));

@@ -73,7 +73,7 @@ struct Version {
 
 impl Version {
     /// What a failed connection or call means. A problem of this process is not the runtime's fault. A missing socket is
-    /// evidence only where it has answered before, or where the kubelet does not see it either.
+    /// evidence only where it has answered before, or where the kubelet, or the node without one, does not have it either.
     fn judge(&self, endpoint: &Endpoint, error: CriError) -> Failure {
         let socket = endpoint.socket.as_path();
         if self.answered.as_deref() == Some(socket) {
@@ -90,7 +90,7 @@ impl Version {
                     Failure::Failed(reason)
                 }
                 Some((path, true)) if path == socket => Failure::Unavailable(format!(
-                    "the kubelet sees this socket, the probe does not (is it mounted?): {reason}"
+                    "the node has this socket, the probe does not see it (is it mounted?): {reason}"
                 )),
                 _ => Failure::Unavailable(format!("whether the node has this socket is not known: {reason}")),
             },

@@ -80,9 +80,9 @@ fn an_old_kubelet_raises_the_severity_only() {
     for (version, severity) in [
         ("v1.23.17", Severity::Critical),
         ("1.9.1", Severity::Critical),
-        ("v1.24.0", Severity::High),
-        ("v1.36.3", Severity::High),
-        ("v2.1.0", Severity::High),
+        ("v1.24.0", Severity::Medium),
+        ("v1.36.3", Severity::Medium),
+        ("v2.1.0", Severity::Medium),
         ("nonsense", Severity::High),
         ("", Severity::High),
     ] {

@@ -178,15 +178,21 @@ impl Checker {
         if let Some(one) = table.unproven.iter().find(|one| restarts_runtime || one.may_be_shim) {
             return Err(Refusal::cannot_check(format!("cannot prove what {} is: {}", one.phrase, one.why)));
         }
-        if daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| process.is_in(unit)) {
+        let restarts_kubelet =
+            daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| process.is_in(unit));
+        if restarts_kubelet {
             self.kubelet_would_start().await?;
         }
-        self.require_judged_safe(daemon)
+        let other = match daemon {
+            Daemon::Kubelet => Some(Daemon::Runtime).filter(|_| restarts_runtime),
+            Daemon::Runtime => Some(Daemon::Kubelet).filter(|_| restarts_kubelet),
+        };
+        self.require_judged_safe(daemon, other)
     }
 
     /// Refuses unless the probe's last judgement is that the restart is safe. The probe asks every container and reads the disks;
     /// this check does not. A refusal costs no attempt: the controller sees the same judgement with the next report.
-    fn require_judged_safe(&self, daemon: Daemon) -> Result<(), Refusal> {
+    fn require_judged_safe(&self, daemon: Daemon, other: Option<Daemon>) -> Result<(), Refusal> {
         let Some(last) = &self.restart_safety else { return Ok(()) };
         match &*last.borrow() {
             None => Err(Refusal::cannot_check("the probe has not checked yet whether a restart is safe")),
@@ -194,8 +200,14 @@ impl Checker {
                 "the probe's last check of whether a restart is safe is {} s old",
                 at.elapsed().as_secs()
             ))),
-            Some((_, safety)) if safety.of(daemon).safe == TriState::True => Ok(()),
-            Some((_, safety)) => Err(Refusal::cannot_check(safety.message_of(daemon))),
+            Some((_, safety)) if safety.of(daemon).safe != TriState::True => {
+                Err(Refusal::cannot_check(safety.message_of(daemon)))
+            }
+            // What is not known about the other daemon of the unit does not keep this one down.
+            Some((_, safety)) => match other.filter(|other| safety.of(*other).safe == TriState::False) {
+                Some(other) => Err(Refusal::cannot_check(safety.message_of(other))),
+                None => Ok(()),
+            },
         }
     }
 

@@ -80,7 +80,13 @@ fn of_pod(
         let events = groups::file(&group, "cgroup.events")?;
         let populated = events.map(|text| text.lines().any(|line| line == "populated 1"));
         let mut pids = if populated == Some(false) { Vec::new() } else { processes(&group)? };
-        // A group whose processes are all in subgroups or have only threads in it has no age.
+        // crun puts the processes of a container into a subgroup.
+        if pids.is_empty() && populated == Some(true) {
+            for below in groups::children(&group, MAX_GROUPS)? {
+                pids.extend(groups::open(&group, Path::new(&below))?.map(processes).transpose()?.unwrap_or_default());
+            }
+        }
+        // A group that has only threads in it has no age.
         let is_starting = !pids.is_empty() && !pids.iter().any(|pid| (search.age)(*pid) >= Some(STARTING));
         let lives = populated.unwrap_or(!pids.is_empty()) && !is_starting;
         pids.truncate(MAX_PIDS);
