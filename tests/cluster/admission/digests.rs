@@ -5,6 +5,7 @@ use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
+use crate::admission::proof;
 use crate::admission::requests::{Cases, create, merge, strategic};
 use crate::plane;
 
@@ -40,6 +41,8 @@ pub async fn wanted(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let first = json!([{"name": "first", "image": tag}]);
     cases.denied_as_it_is(admin, "a first container by tag", pod(&digest, first), by_tag).await;
     cases.allowed(admin, "a pod by digest", pod(&digest, json!([]))).await;
+    // The API server names only one of the policies that refuse: this one must not answer for those that the controller proves.
+    proof::holds(all).await?;
     bed.kubectl(&["delete", "-f", &component])?;
     admin.until_allowed(&pod(tag, json!([]))).await
 }

@@ -41,6 +41,11 @@ pub async fn of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
     until_lacking(&calls, &[]).await
 }
 
+/// All policies are proven to be in force.
+pub async fn holds(all: &Callers) -> Result<()> {
+    until_lacking(&all.controller.calls(), &[]).await
+}
+
 /// After the operator was removed, the same API server lets a new installation create its Jobs.
 pub async fn of_another_installation(bed: &Bed) -> Result<()> {
     let mut config = bed.client_config().await?;

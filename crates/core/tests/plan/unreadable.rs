@@ -85,13 +85,16 @@ fn where_nobody_can_tell_whether_a_command_stands_nothing_is_begun() {
 }
 
 #[test]
-fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_job_stay() {
+fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_command_stay() {
     let (world, mut snapshot) = two(true);
     for report in snapshot.reports.values_mut() {
         report.faults.clear();
     }
     let node = snapshot.nodes.get_mut("n1").unwrap();
     node.cordoned_by = Some(NAME.to_owned());
+    let command = Some(nrh_core::examples::command(&format!("{NAME}-0-1")));
+    let node_uid = Some("uid-n1".to_owned());
+    snapshot.commands.insert("n1".to_owned(), CommandView { node_uid, command, unreadable: None });
     // Without a slot, too.
     snapshot.ledger = Some(Ledger::default());
     let told = plan(&snapshot, &world.settings);
@@ -99,7 +102,12 @@ fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_job_stay() {
     assert_eq!(told.blocked.len(), 1, "{:?}", told.blocked);
     snapshot.unreadable.clear();
     let gone = plan(&snapshot, &world.settings);
-    assert!(matches!(gone.effects.as_slice(), [Effect::Remove { marker: Marker::Cordon, .. }]), "{:?}", gone.effects);
+    let is_both = matches!(
+        gone.effects.as_slice(),
+        [Effect::WithdrawCommand { .. }, Effect::Remove { marker: Marker::Cordon, .. }]
+            | [Effect::Remove { marker: Marker::Cordon, .. }, Effect::WithdrawCommand { .. }]
+    );
+    assert!(is_both, "{:?}", gone.effects);
 }
 
 const WHY: &str = "status.conditions[0].lastHeartbeatTime: out of range";

@@ -238,6 +238,16 @@ mod tests {
     }
 
     #[test]
+    fn with_crun_the_processes_are_in_a_subgroup() {
+        let tree = Tree::new();
+        let group = format!("kubepods/pod{UID}/{}", id('a'));
+        tree.group(&group, "", Some("populated 1\nfrozen 0\n"));
+        tree.group(&format!("{group}/container"), "21\n", None);
+        assert_eq!(tree.found_at(&[], &|_| Some(Duration::ZERO)).reported, []);
+        assert_eq!(tree.find(&[])[0].pids, [21]);
+    }
+
+    #[test]
     fn names_of_any_other_form_are_nobodys() {
         for name in ["pod", "podx/y", "burstable", "kubepods-burstable.slice", "system.slice", "pod../x"] {
             assert_eq!(pod_uid(name), None, "{name}");
