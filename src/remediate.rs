@@ -146,7 +146,7 @@ fn usable(listed: &[RemediationPolicy]) -> (Vec<Policy>, Vec<String>) {
         match convert::policy(object) {
             Ok(policy) => policies.push(policy),
             Err(Invalid(why)) => {
-                unusable.push(format!("policy {} is invalid and left out: {}", object.name_any(), why.join("; ")));
+                unusable.push(format!("policy {} cannot be used: {}", object.name_any(), why.join("; ")));
             }
         }
     }
@@ -265,10 +265,7 @@ mod tests {
         let listed = [object("empty", &json!([])), object("good", &json!([{"action": "Notify"}]))];
         let (policies, unusable) = usable(&listed);
         assert_eq!(policies.iter().map(|policy| policy.name.as_str()).collect::<Vec<_>>(), ["good"]);
-        assert!(
-            unusable.len() == 1 && unusable[0].starts_with("policy empty is invalid and left out: "),
-            "{unusable:?}"
-        );
+        assert!(unusable.len() == 1 && unusable[0].starts_with("policy empty cannot be used: "), "{unusable:?}");
     }
 
     fn health(names: &[&str]) -> NodeRuntimeHealth {

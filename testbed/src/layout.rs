@@ -116,12 +116,12 @@ impl Layout {
         }
     }
 
-    /// The start of the command that gives an image a second name.
+    /// The script that gives the image of the first argument the name of the second.
     pub(crate) const fn tag(self) -> &'static str {
         match self {
-            Self::Docker => "docker tag",
-            Self::CriO => "podman tag",
-            _ => "ctr -n k8s.io images tag --force",
+            Self::Docker => r#"docker tag "$1" "$2""#,
+            Self::CriO => r#"podman tag "$1" "$2""#,
+            _ => r#"ctr -n k8s.io images tag --force "$1" "$2""#,
         }
     }
 

@@ -121,8 +121,8 @@ impl Platform {
     }
 
     /// The script that gives the image of the first argument the name of the second.
-    pub fn tag(&self) -> String {
-        format!(r#"{} "$1" "$2""#, self.layout.tag())
+    pub const fn tag(&self) -> &'static str {
+        self.layout.tag()
     }
 
     /// Names of the units of the runtime and of the kubelet.

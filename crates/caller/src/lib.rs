@@ -24,6 +24,10 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// Most objects in one answer of the API server: each has a deadline, and a slow line takes its time.
 const PAGE: u32 = 500;
 
+/// Variables of the environment, in the order in which kube reads them.
+const HTTPS_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
+const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
+
 /// The API server that this process calls, with the context of the kubeconfig that names it: for messages.
 static SERVER: OnceLock<String> = OnceLock::new();
 
@@ -66,13 +70,7 @@ pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
 }
 
 fn connect(mut config: Config, cluster: &ClusterArgs) -> anyhow::Result<Client> {
-    let of_environment = |name| std::env::var(name).ok()?.parse().ok();
-    let is_environments = ["HTTPS_PROXY", "https_proxy"]
-        .into_iter()
-        .filter_map(of_environment)
-        .any(|proxy: Uri| Some(proxy) == config.proxy_url);
-    let no_proxy = ["NO_PROXY", "no_proxy"].into_iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
-    if is_environments && is_direct(&config.cluster_url, &no_proxy) {
+    if has_proxy_of_environment(&config) && is_direct(&config.cluster_url, &variable(NO_PROXY)) {
         config.proxy_url = None;
     }
     let kubeconfig = || match &cluster.kubeconfig {
@@ -85,8 +83,19 @@ fn connect(mut config: Config, cluster: &ClusterArgs) -> anyhow::Result<Client> 
     Ok(Client::try_from(config)?)
 }
 
-/// Whether the environment's proxy is not for this API server, as for kubectl: on this machine, or named by `NO_PROXY`. kube looks
-/// for the proxy itself in that list.
+/// The first of these variables of the environment that is set; empty if none is.
+fn variable(names: [&str; 2]) -> String {
+    names.into_iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty())).unwrap_or_default()
+}
+
+/// Whether the proxy comes from the environment. One that the kubeconfig names is for its cluster, whatever the environment says.
+fn has_proxy_of_environment(config: &Config) -> bool {
+    let proxy = variable(HTTPS_PROXY).parse::<Uri>();
+    proxy.is_ok_and(|proxy| Some(proxy) == config.proxy_url)
+}
+
+/// Whether the proxy of the environment is not for this API server, as for kubectl: the API server is on this machine, or `NO_PROXY`
+/// names it. kube searches that list for the proxy itself.
 fn is_direct(server: &Uri, no_proxy: &str) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

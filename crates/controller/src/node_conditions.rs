@@ -159,7 +159,7 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
             let there = current.conditions.get(one.kind.as_str());
             there.is_some_and(|there| {
                 let is_same = there.status == one.status.as_str() && there.reason == one.reason;
-                // The others say the same sentence on every node.
+                // A condition that is not True has the same message on every node.
                 is_same && (there.status != "True" || there.message == one.message)
             })
         });

@@ -164,7 +164,7 @@ static DETECTORS: &[(FaultType, Detector)] = &[
     (FaultType::ProbeDegraded, |check, findings| Ok(probe_degraded::detect(check, findings))),
 ];
 
-/// Fills `Findings::silent_checks`. A check that the platform does not allow is left out: it never answers.
+/// Fills `Findings::silent_checks`, without the checks that the platform does not allow: those never answer.
 fn silent_checks(seen: &Observations) -> Vec<String> {
     fn line<T>(reading: &Reading<T>, now: Duration, what: &str) -> Option<String> {
         match (reading, answer(reading, now, what, STALE)) {

@@ -75,7 +75,7 @@ pub const MOUNTS: &[(&str, bool, &str)] = &[
 ];
 
 /// The probe's last judgement of a restart, and its moment; `None` before the first one.
-pub type LastJudgement = watch::Receiver<Option<(Instant, RestartSafety)>>;
+pub type LastJudgement = Option<(Instant, RestartSafety)>;
 
 /// Settings of an executor.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ pub struct AgentSettings {
     /// The kubelet's version, if it is known.
     pub kubelet_version: Option<String>,
     /// Whether the daemons can be restarted, as the probe sees it now; `None` in a Job, which restarts none.
-    pub restart_safety: Option<LastJudgement>,
+    pub restart_safety: Option<watch::Receiver<LastJudgement>>,
     /// The node's system bus; if `None`, the executor looks for it.
     pub bus: Option<PathBuf>,
     /// Whether actions are allowed; if not, every command is refused.

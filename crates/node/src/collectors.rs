@@ -111,8 +111,8 @@ struct Shared {
     docker: Mutex<Option<PathBuf>>,
     /// What kind of runtime has answered last.
     kind: Mutex<RuntimeKind>,
-    /// Whether the kubelet's own files name this socket.
-    of_kubelet: Mutex<Option<(PathBuf, bool)>>,
+    /// Whether this socket exists for the kubelet, or for the node where no kubelet runs.
+    socket_exists: Mutex<Option<(PathBuf, bool)>>,
     /// Counts of dropped and delayed calls. The calls that are out are counted when they are read.
     calls: Mutex<CallCounts>,
     hints: Mutex<Hints>,
@@ -329,7 +329,7 @@ impl Shared {
             kubelet_version: Mutex::new(settings.kubelet_version.clone()),
             docker: Mutex::new(settings.sockets.docker.clone()),
             kind: Mutex::new(RuntimeKind::Unknown),
-            of_kubelet: Mutex::new(None),
+            socket_exists: Mutex::new(None),
             calls: Mutex::new(CallCounts::default()),
             hints: Mutex::new(Hints::default()),
             tempo: watch::Sender::new(CheckMode::default()),

@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::agent::AgentSettings;
+use crate::agent::{AgentSettings, LastJudgement};
 use crate::args::ProbeArgs;
 use crate::collectors::{CollectorSettings, Collectors, Paces};
 use crate::config;
@@ -50,7 +50,6 @@ use nrh_api::condition::status_of;
 use nrh_api::health::ProbeMode;
 use nrh_api::local::LocalStatus;
 use nrh_core::observation::{Observations, Reading};
-use nrh_core::restart_safety::RestartSafety;
 use nrh_core::thresholds::Thresholds;
 
 use command_queue::CommandQueue;
@@ -191,7 +190,7 @@ struct Probe {
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
     command: watch::Receiver<Command>,
-    safety: watch::Sender<Option<(Instant, RestartSafety)>>,
+    safety: watch::Sender<LastJudgement>,
     requests: Requests,
     urgent: bool,
     self_check: SelfCheck,

@@ -123,7 +123,7 @@ fn loses_network(bed: &mut Bed, name: &str) {
 /// Rolls the operator out and back. The tag is made first: the roll-out has to begin while the remediation is open.
 pub fn survives_roll_outs(bed: &mut Bed) -> String {
     for node in bed.nodes() {
-        node.script(&platform().tag(), &[operator::IMAGE, OTHER_IMAGE]).unwrap();
+        node.script(platform().tag(), &[operator::IMAGE, OTHER_IMAGE]).unwrap();
     }
     let rolled_out = survives(bed, &ROLL_OUT);
     format!("{rolled_out}, and {} when it is rolled back", survives(bed, &ROLL_BACK))

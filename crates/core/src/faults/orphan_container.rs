@@ -54,13 +54,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
-    let kubelet_dies = dies_of_orphans(version);
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for container in candidates {
         let key = container.id.clone();
         match lists.orphan_checks.get(&container.id) {
             Some(OrphanCheck::Confirmed) => {
-                findings.sightings.push(orphan(container, key, checked, kubelet_dies, thresholds));
+                findings.sightings.push(orphan(container, key, checked, version, thresholds));
             }
             Some(OrphanCheck::Refuted) => {
                 coverage.named.insert(key, Verdict::Clean { checked });
@@ -96,9 +95,15 @@ fn sandboxes<'a>(containers: impl IntoIterator<Item = &'a ContainerSeen>) -> usi
     containers.into_iter().map(|container| container.sandbox_id.as_str()).collect::<BTreeSet<_>>().len()
 }
 
+/// Whether an orphan in this state may keep a kubelet of this version from starting. A container that has ended is left over wherever
+/// a kubelet has replaced a lost sandbox, and a kubelet that is known to be 1.24 or newer starts beside it.
+pub fn may_block_start(state: ContainerState, kubelet_version: Option<&str>) -> bool {
+    state != ContainerState::Exited || dies_of_orphans(kubelet_version) != Some(false)
+}
+
 /// Whether a kubelet of this version dies at start on any orphan, also on one that has ended: those before 1.24 do. `None`: the
 /// version is not known.
-pub fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
+fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
     let mut parts = version?.trim_start_matches('v').split('.').map(str::parse::<u32>);
     let version = (parts.next()?.ok()?, parts.next()?.ok()?);
     Some(version < (1, 24))
@@ -108,7 +113,7 @@ fn orphan(
     container: &ContainerSeen,
     key: String,
     checked: Duration,
-    kubelet_dies: Option<bool>,
+    kubelet_version: Option<&str>,
     thresholds: &Thresholds,
 ) -> Sighting {
     let state = match container.state {
@@ -127,11 +132,10 @@ fn orphan(
     let (subject, target) = container_of(container);
     let without_kubelet = WithoutKubelet {
         confirm: thresholds.confirm(&KUBELET_DOWN),
-        severity: match kubelet_dies {
+        severity: match dies_of_orphans(kubelet_version) {
             Some(true) => Severity::Critical,
-            // Such a kubelet starts beside it.
-            Some(false) if container.state == ContainerState::Exited => Severity::Medium,
-            _ => Severity::High,
+            _ if may_block_start(container.state, kubelet_version) => Severity::High,
+            _ => Severity::Medium,
         },
         impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
     };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use super::LastJudgement;
 use super::target::PinnedProcess;
@@ -103,7 +104,7 @@ pub(super) struct Checker {
     /// The kubelet's version, if it is known.
     pub(super) kubelet_version: Option<String>,
     /// The probe's judgement of a restart; `None` in a Job.
-    pub(super) restart_safety: Option<LastJudgement>,
+    pub(super) restart_safety: Option<watch::Receiver<LastJudgement>>,
     /// The system bus; if `None`, it is looked for.
     pub(super) bus: Option<PathBuf>,
     /// Root of the node's own file systems.

@@ -144,7 +144,7 @@ struct Local {
     /// When its age was read.
     at: Instant,
     endpoint: Option<Endpoint>,
-    of_kubelet: Option<(PathBuf, bool)>,
+    socket_exists: Option<(PathBuf, bool)>,
     /// Docker's own socket, where Docker is the runtime.
     docker: Option<PathBuf>,
 }
@@ -157,10 +157,10 @@ fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Ho
     let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
     // Where no kubelet runs, the root of process 1 is the node's.
     let pid = kubelet.as_ref().ok().map(|found| found.as_ref().map_or(1, |found| found.pid));
-    let of_kubelet = used
+    let socket_exists = used
         .zip(pid)
         .and_then(|(used, pid)| Some((used.socket.clone(), endpoint::is_there_for(pid, &used.socket, host)?)));
-    Local { kubelet, at, endpoint, of_kubelet, docker: None }
+    Local { kubelet, at, endpoint, socket_exists, docker: None }
 }
 
 struct KubeletChecker {
@@ -188,7 +188,7 @@ impl Checker for KubeletChecker {
 
     async fn check(&mut self) -> Result<KubeletSeen, Failure> {
         let local = self.worker.ask().await?;
-        *lock(&self.shared.of_kubelet) = local.of_kubelet;
+        *lock(&self.shared.socket_exists) = local.socket_exists;
         self.learn(local.endpoint);
         self.learn_docker(local.docker);
         let found = local.kubelet?;

@@ -73,7 +73,7 @@ struct Version {
 
 impl Version {
     /// What a failed connection or call means. A problem of this process is not the runtime's fault. A missing socket is
-    /// evidence only where it has answered before, or where the kubelet, or the node without one, does not have it either.
+    /// evidence only where it has answered before, or where the kubelet does not have it either (the node, where no kubelet runs).
     fn judge(&self, endpoint: &Endpoint, error: CriError) -> Failure {
         let socket = endpoint.socket.as_path();
         if self.answered.as_deref() == Some(socket) {
@@ -84,7 +84,7 @@ impl Version {
             CriError::Unreachable(reason) | CriError::Missing(reason) | CriError::Unimplemented(reason) if is_guess => {
                 Failure::Unavailable(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
             }
-            CriError::Missing(reason) => match lock(&self.shared.of_kubelet).as_ref() {
+            CriError::Missing(reason) => match lock(&self.shared.socket_exists).as_ref() {
                 // A person names a path as this process sees it. The kubelet's view proves nothing about that path.
                 Some((path, false)) if path == socket && endpoint.named_by == NamedBy::Kubelet => {
                     Failure::Failed(reason)
@@ -243,9 +243,9 @@ mod tests {
 
     const SOCKET: &str = "/run/x.sock";
 
-    fn judged(named_by: NamedBy, answered: bool, of_kubelet: Option<bool>, error: &CriError) -> Failure {
+    fn judged(named_by: NamedBy, answered: bool, socket_exists: Option<bool>, error: &CriError) -> Failure {
         let shared = Arc::new(Shared::new(&CollectorSettings::default()));
-        *lock(&shared.of_kubelet) = of_kubelet.map(|there| (PathBuf::from(SOCKET), there));
+        *lock(&shared.socket_exists) = socket_exists.map(|there| (PathBuf::from(SOCKET), there));
         let answered = answered.then(|| PathBuf::from(SOCKET));
         let version = Version { shared, bound: Duration::from_secs(1), answered };
         version.judge(&Endpoint::cri(Path::new(SOCKET).to_owned(), named_by), error.clone())
@@ -259,7 +259,7 @@ mod tests {
         let (missing, refused) = (CriError::Missing(text()), CriError::Unreachable(text()));
         let (forbidden, foreign) = (CriError::Forbidden(text()), CriError::Unimplemented(text()));
         let unavailable = CriError::Unavailable(text());
-        for (named_by, answered, of_kubelet, error, is_blind) in [
+        for (named_by, answered, socket_exists, error, is_blind) in [
             // The socket existed for this process before.
             (Kubelet, true, None, &missing, false),
             (Nobody, true, None, &missing, false),
@@ -286,16 +286,16 @@ mod tests {
             (Kubelet, true, Some(true), &unavailable, true),
             (Flag, false, None, &unavailable, true),
         ] {
-            let failure = judged(named_by, answered, of_kubelet, error);
+            let failure = judged(named_by, answered, socket_exists, error);
             let unavailable = matches!(failure, Failure::Unavailable(_));
             assert_eq!(
                 unavailable, is_blind,
-                "{named_by:?} answered {answered} kubelet {of_kubelet:?}: {error} is {failure:?}"
+                "{named_by:?} answered {answered} kubelet {socket_exists:?}: {error} is {failure:?}"
             );
         }
         // What the kubelet sees at another path proves nothing about this socket.
         let shared = Arc::new(Shared::new(&CollectorSettings::default()));
-        *lock(&shared.of_kubelet) = Some((PathBuf::from("/run/other.sock"), false));
+        *lock(&shared.socket_exists) = Some((PathBuf::from("/run/other.sock"), false));
         let version = Version { shared, bound: Duration::from_secs(1), answered: None };
         let failure = version.judge(&Endpoint::cri(PathBuf::from(SOCKET), Kubelet), missing);
         assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");

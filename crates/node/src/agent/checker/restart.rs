@@ -17,9 +17,8 @@ use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::FaultType;
 use nrh_core::faults::exhaustion::EXHAUSTED_PERCENT;
-use nrh_core::faults::orphan_container::dies_of_orphans;
+use nrh_core::faults::orphan_container::may_block_start;
 use nrh_core::faults::runtime_client_hung::ENDING;
-use nrh_core::observation::{ContainerSeen, ContainerState};
 use nrh_core::policy::Daemon;
 use nrh_core::text::bounded;
 use nrh_core::tri_state::TriState;
@@ -184,8 +183,8 @@ impl Checker {
             self.kubelet_would_start().await?;
         }
         let other = match daemon {
-            Daemon::Kubelet => Some(Daemon::Runtime).filter(|_| restarts_runtime),
-            Daemon::Runtime => Some(Daemon::Kubelet).filter(|_| restarts_kubelet),
+            Daemon::Kubelet => restarts_runtime.then_some(Daemon::Runtime),
+            Daemon::Runtime => restarts_kubelet.then_some(Daemon::Kubelet),
         };
         self.require_judged_safe(daemon, other)
     }
@@ -211,16 +210,12 @@ impl Checker {
         }
     }
 
-    /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes
-    /// at its start. A container that has ended is left over wherever a kubelet has replaced a lost sandbox, and a kubelet that
-    /// is known to be 1.24 or newer starts beside it.
+    /// Checks that the runtime answers and that no container without its sandbox keeps the kubelet from starting.
     async fn kubelet_would_start(&self) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let lists = self.lists(&client).await?;
         let version = self.kubelet_version.as_deref();
-        let starts_beside = dies_of_orphans(version) == Some(false);
-        let harms = |seen: &&&ContainerSeen| !starts_beside || seen.state != ContainerState::Exited;
-        match lists.without_sandbox()?.iter().find(harms) {
+        match lists.without_sandbox()?.iter().find(|seen| may_block_start(seen.state, version)) {
             None => Ok(()),
             Some(orphan) => {
                 let message = format!(

@@ -129,14 +129,12 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         assert!(proves(40, port, Contact::Waiting).unwrap_err().contains("has not reached the kubelet"));
         let own = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let from = Contact::Connected(own.local_addr().unwrap().port());
+        let from = own.local_addr().unwrap().port();
+        let (from, elsewhere) = (Contact::Connected(from), Contact::Connected(from.wrapping_add(1)));
         for _ in 0..2 {
             assert_eq!(proves(40, port, from), Ok(()));
             assert!(proves(41, port, from).unwrap_err().starts_with("the kubelet does not listen there"));
-            if let Contact::Connected(other) = from {
-                let elsewhere = Contact::Connected(other.wrapping_add(1));
-                assert!(proves(40, port, elsewhere).unwrap_err().starts_with("another program took the connection"));
-            }
+            assert!(proves(40, port, elsewhere).unwrap_err().starts_with("another program took the connection"));
             assert!(proves(40, port, Contact::Refused).unwrap_err().contains("refused the connection"));
             assert!(proves(40, port, Contact::NotConnected).is_err());
             drop(tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept()).await);
