@@ -30,6 +30,7 @@ pub use wrapper::{freeze_init, hang_create, wrap_runtime};
 
 use crate::layout::Layout;
 use crate::node::{KubeletStart, Node};
+use crate::node_runtime::RUNTIME_READY;
 use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
 
@@ -299,8 +300,9 @@ fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
 fn ctr(node: &Node, arguments: &[&str]) -> Result<()> {
     let call = || bounded::output(node.command("ctr").args(["--namespace", "k8s.io"]).args(arguments), SETTLE);
     let mut done = call();
-    // One that has much to do resets connections that it has just accepted.
-    wait_until(SETTLE, || {
+    // One that has much to do resets connections that it has just accepted. And containerd 2.4.2 panics when an orphan's task ends,
+    // since NRI has no sandbox for it: systemd starts containerd again.
+    wait_until(RUNTIME_READY, || {
         let again = matches!(&done, Err(error) if error.to_string().contains("connection error"));
         if again {
             done = call();

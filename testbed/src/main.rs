@@ -95,6 +95,9 @@ enum Sub {
         /// With the Kubernetes of this platform, first
         #[arg(long, default_value = Platform::default().name, value_parser = Platform::named)]
         platform: Platform,
+        /// And what its machines are made from
+        #[arg(long)]
+        machines: bool,
     },
     /// Build the operator's programs as they are shipped, and the workload of beds
     Programs,
@@ -179,17 +182,17 @@ fn run(cli: Cli) -> Result<()> {
             operator::shipped()?;
             images::workload_binary(&workspace()).map(drop)
         }
-        Sub::Assets { platform } => {
+        Sub::Assets { platform, machines } => {
             packages::ensure(packages::BED, true)?;
             packages::ensure(packages::NODE, true)?;
             packages::ensure(packages::BUILD, true)?;
             packages::ensure(packages::BUS, true)?;
             packages::ensure(packages::UNITS, true)?;
             let folders = platform.programs(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
-            for folder in folders {
+            for folder in &folders {
                 println!("{}", folder.display());
             }
-            Ok(())
+            if machines { platform.make_machines(&folders, true) } else { Ok(()) }
         }
         Sub::Tidy => nrh_testbed::tidy(),
         Sub::Kubectl { args } => become_command(Bed::attach(&cli.name)?.command("kubectl").args(args)),

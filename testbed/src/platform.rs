@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::assets::{self, Tool};
 use crate::layout::Layout;
-use crate::machine::Debian;
+use crate::machine::{Debian, Model};
 
 /// Distribution, runtime and settings of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,14 @@ impl Platform {
     pub fn programs(&self, tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
         let own = self.kubernetes.map(|version| assets::kubernetes(version, progress)).transpose()?;
         Ok(own.into_iter().chain(assets::ensure(tools, progress)?).collect())
+    }
+
+    /// Makes what its machines are made from, where that is missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make_machines(self, programs: &[PathBuf], progress: bool) -> Result<()> {
+        Model::ensure(self, programs, progress).map(drop)
     }
 
     /// Name of the runtime, as the table of faults has it.

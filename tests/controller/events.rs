@@ -7,7 +7,25 @@ use nrh::controller::events::channel;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use crate::fake_api::FakeApi;
+use crate::fake_api::{FakeApi, Fault};
+
+/// A `Notify` is done once its Event is in the queue.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_api_server_does_not_take_is_sent_again() {
+    let api = FakeApi::new();
+    let (events, sender) = channel();
+    let mut refusals = 2;
+    api.hook(move |call| {
+        let is_refused = call.is("create", "events") && refusals > 0;
+        refusals -= i32::from(is_refused);
+        is_refused.then_some(Fault::Code(429))
+    });
+    events.not_enforced("one".to_owned());
+    events.not_enforced("two".to_owned());
+    drop(events);
+    sender.run(api.client(), "a".to_owned()).await;
+    assert_eq!(written(&api), [("one".to_owned(), None), ("two".to_owned(), None)]);
+}
 
 /// All Events in the order of their beginning: the text, and how often it was counted if more than once.
 fn written(api: &FakeApi) -> Vec<(String, Option<i64>)> {

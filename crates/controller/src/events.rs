@@ -1,11 +1,13 @@
 //! Events, which people read in `kubectl describe node`. They are bounded and folded, and they never block an action.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Namespace, Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::calls::DEADLINE;
 use nrh_api::{CONTROLLER_MANAGER, NodeRemediation, RemediationConfig, SYSTEM_NAMESPACE};
@@ -15,6 +17,9 @@ use nrh_core::text::{bounded, short_hash};
 
 /// Maximum number of events that wait to be sent. Further ones are dropped, and the log says so.
 const WAITING: usize = 128;
+/// How often an event is sent at most, if the API server does not take it, and the pause between.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a note in the API, in bytes.
 const MAX_NOTE: usize = 1024;
 /// Maximum length of an action in the API, in bytes.
@@ -221,16 +226,16 @@ impl EventSender {
                 secondary: Some(related(&notice)),
                 action: notice.action,
             };
-            let mut sent = timeout(DEADLINE, recorder.publish(&event, &notice.about)).await;
-            // The Event that counts the repetitions was deleted. A new recorder does not know it, and writes the text anew.
-            if matches!(&sent, Ok(Err(kube::Error::Api(status))) if status.code == 404) {
+            for tries_left in (0..TRIES).rev() {
+                let error = match timeout(DEADLINE, recorder.publish(&event, &notice.about)).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => "no answer".to_owned(),
+                };
+                tracing::warn!(error, tries_left, "an event was not taken");
+                sleep(PAUSE).await;
+                // The Event that counts the repetitions may have been deleted. A new recorder does not know it, and writes the text anew.
                 recorder = Recorder::new(client.clone(), reporter.clone());
-                sent = timeout(DEADLINE, recorder.publish(&event, &notice.about)).await;
-            }
-            match sent {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(error = %error, "an event was not taken"),
-                Err(_) => tracing::warn!("an event got no answer"),
             }
         }
     }

@@ -9,12 +9,13 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Access;
 use super::apply::{Applier, Kills, RecentAnswers};
 use super::cache::{Cache, suspects, watches};
-use super::calls::Calls;
+use super::calls::{Calls, DEADLINE};
 use super::clock::Clock;
 use super::decide::Planner;
 use super::http::{self, Served};
@@ -173,6 +174,7 @@ impl Controller {
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
         let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
+        let mut sender = std::pin::pin!(sender.run(calls.raw_acts(), identity));
         tokio::select! {
             lost = &mut election => return lost.map_err(Ended::from),
             () = decider.run(end) => {}
@@ -188,10 +190,13 @@ impl Controller {
             () = suspects::run(calls.clone(), cache, clock, leadership) => {
                 return Err(Ended::Part("the reader of suspects' pods"));
             }
-            () = sender.run(calls.raw_acts(), identity) => return Err(Ended::Part("the sender of events")),
+            () = &mut sender => return Err(Ended::Part("the sender of events")),
         }
         // The planner has finished its pass, so the lease may be released now.
         elected.cancel();
-        election.await.map_err(Ended::from)
+        election.await.map_err(Ended::from)?;
+        // A `Notify` is recorded as done once its Event is in the queue. The queue ends with those who put Events into it.
+        let _ = timeout(DEADLINE, sender).await;
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS};
 use super::flap::{Change, Flap, FlapRecord, FlapView, Moment, ReadySeen};
-use super::kubelet::Complaint;
+use super::kubelet::says_pleg_stalled;
 use super::snapshot::{NodeView, ReportView};
 use super::text::hash;
 use super::tri_state::TriState;
@@ -41,6 +41,8 @@ struct OfNode {
     stays: Vec<(u64, Stay)>,
     /// The same for a kubelet that cannot check its pods. The Node reports this, not the probe.
     stalled: Option<Stay>,
+    /// Since when the Node has reported that without a break.
+    stalled_since: Option<Moment>,
     /// Sequence of the last report.
     sequence: Option<u64>,
     /// Whether the stored history has been read.
@@ -122,7 +124,8 @@ impl OfNode {
     }
 
     fn note_stalled(&mut self, view: &NodeView, now: Moment) {
-        if view.ready == TriState::False && view.complaint == Some(Complaint::PlegStalled) {
+        self.stalled_since = says_pleg_stalled(view).then(|| self.stalled_since.unwrap_or(now));
+        if self.stalled_since.is_some() {
             self.stalled = Some(self.stalled.map_or_else(|| Stay::begun(now), |stay| stay.seen(now)));
         } else if let Some(stay) = &mut self.stalled {
             // The Node is watched, so the state lasted until now.
@@ -248,6 +251,12 @@ impl Flaps {
         let now = moment(now);
         let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.reported.is_some());
         with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(node, now, wall)?))).collect()
+    }
+
+    /// For how long each kubelet that cannot check its pods has said so, as the watcher has seen it.
+    pub fn stalls(&self, now: Duration) -> BTreeMap<String, Duration> {
+        let lasted = |since| Duration::from_secs(u64::try_from(moment(now).saturating_sub(since)).unwrap_or(0));
+        self.0.iter().filter_map(|(node, of)| Some((node.clone(), lasted(of.stalled_since?)))).collect()
     }
 
     /// When the passing of time alone changes what is reported.

@@ -7,8 +7,6 @@
 //! writes them only every five minutes, so old times alone prove nothing. Times that are older than the process of the kubelet
 //! do. Kubelet 1.30 wrote `Ready=False`, and that its start is not complete.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 pub use complaint::{Complaint, complaint};
@@ -166,14 +164,6 @@ fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fau
         check_age_seconds: 0,
         evidence: evidence.iter().map(|line| bounded(line, MAX_LINE)).collect(),
         evidence_bundle: None,
-    }
-}
-
-/// For how long the kubelet has been in this state. A rule that waits is measured by this time.
-pub fn lasted(fault: &Fault, now: Timestamp) -> Duration {
-    match fault.kind {
-        FaultType::PlegStalled => Duration::try_from(now.duration_since(fault.first_seen)).unwrap_or_default(),
-        _ => Duration::from_secs(fault.duration_seconds),
     }
 }
 

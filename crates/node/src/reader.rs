@@ -49,8 +49,8 @@ impl Reader {
         spawned.map_err(|error| Unanswered(format!("cannot start a thread for the check: {error}")))?;
         match within(bound, receive).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(_)) => Err(Unanswered("the thread that read the processes died".to_owned())),
-            Err(_) => Err(Unanswered(format!("reading the processes took longer than {}s", bound.as_secs()))),
+            Ok(Err(_)) => Err(Unanswered("the thread of a read or write on the node died".to_owned())),
+            Err(_) => Err(Unanswered(format!("a read or write on the node took longer than {}s", bound.as_secs()))),
         }
     }
 
@@ -58,7 +58,7 @@ impl Reader {
         if self.busy.fetch_add(1, Ordering::SeqCst) >= MAX_THREADS {
             self.busy.fetch_sub(1, Ordering::SeqCst);
             return Err(Unanswered(format!(
-                "{MAX_THREADS} reads of the processes are still out: the kernel does not answer them"
+                "{MAX_THREADS} reads and writes on the node are still out: the kernel does not answer them"
             )));
         }
         Ok(Busy(Arc::clone(&self.busy)))

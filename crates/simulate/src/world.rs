@@ -134,6 +134,7 @@ impl World {
             commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
             matched_conditions: notices.matched_conditions(self.elapsed(), self.now),
             flaps: flaps.views(self.elapsed(), self.now),
+            stalls: flaps.stalls(self.elapsed()),
             watched_for: self.elapsed(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),

@@ -19,7 +19,7 @@ use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
 /// How long pods of a healthy node may take to run.
-const PODS: Duration = Duration::from_mins(4);
+const PODS: Duration = Duration::from_mins(10);
 
 /// Everything acts work with.
 pub(super) struct Stage {

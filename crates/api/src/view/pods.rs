@@ -64,14 +64,16 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         status.and_then(|s| s.init_container_statuses.as_deref()).unwrap_or_default(),
         status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default(),
     ];
+    let age = pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now));
     Some(SuspectPod {
         pod: pod_ref(pod),
         node,
         daemon_set: daemon_set(pod).map(|owner| owner.name.clone()),
         host_network: spec.host_network == Some(true),
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
-        age: pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now)),
-        without_sandbox: without_sandbox(status, now),
+        age,
+        // The age is by the clock of the API server, the other time by that of the node, which may be wrong.
+        without_sandbox: without_sandbox(status, now).map(|lasted| lasted.min(age)),
         // The timestamp already includes the grace period.
         overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(time.0, now)),
         waiting: all.into_iter().flatten().filter_map(|c| waiting(c, now)).take(MAX_WAITING).collect(),
@@ -243,6 +245,9 @@ mod tests {
         assert_eq!(without(&pod(true, "True")), None, "it pulls an image, or an init container works");
         assert_eq!(without(&pod(true, "Unknown")), None);
         assert_eq!(without(&pod(false, "False")), None, "the kubelet has not begun");
+        let mut young = pod(true, "False");
+        young.metadata.creation_timestamp = serde_json::from_value(json!("2025-01-01T00:02:50Z")).unwrap();
+        assert_eq!(without(&young), Some(Duration::from_secs(10)), "the node's clock is behind");
         let mut silent = pod(true, "False");
         silent.status.as_mut().unwrap().conditions = None;
         assert_eq!(without(&silent), None);

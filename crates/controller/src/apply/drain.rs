@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::preflight::PreflightState;
 use super::{Applier, ApplyError};
 use crate::calls::{CallError, bounded};
+use crate::clock::AGREE;
 use nrh_api::view::{node as nodes, pods, report};
 use nrh_api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 use nrh_core::action::Drain;
@@ -237,7 +238,8 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
         has_empty_dir: volumes.iter().any(|volume| volume.empty_dir.is_some()),
         has_no_grace: spec.and_then(|spec| spec.termination_grace_period_seconds).is_some_and(|own| own <= 0),
         recreated_after_cordon: tolerations.iter().any(tolerates_cordon)
-            && made.zip(cordoned_at).is_some_and(|(made, at)| made > at),
+            // The clocks of the API server and of the controller may differ by so much.
+            && made.zip(cordoned_at).is_some_and(|(made, at)| made - AGREE > at),
         is_ours: [SYSTEM_NAMESPACE, NODE_NAMESPACE].contains(&named.namespace.as_str()),
         pod: named,
     }

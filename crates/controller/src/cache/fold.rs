@@ -154,9 +154,10 @@ impl Ingest for NodeRuntimeHealth {
         let old = state.controller_statuses.remove(key);
         forget_said(state, old);
         state.arrivals.remove(key);
-        // The history here is from a report that arrived after its Node was deleted.
+        // What is left here is from a report that arrived after its Node was deleted.
         if !state.snapshot.nodes.contains_key(key) {
             state.flaps.forget(key);
+            state.wakes.forget(key);
         }
         Changed::when(Self::remove(key, &mut state.snapshot))
     }

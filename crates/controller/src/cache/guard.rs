@@ -126,9 +126,8 @@ impl Guardable for Pod {
         "its Job counts as started, and nothing else is sent in its place before its step is over";
 
     fn unread(bad: &UnreadableObject, _key: &str, state: &mut State, _now: Instant) -> Changed {
-        let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
-        let row = state.jobs.entry(id.to_owned()).or_default();
-        Changed::when(job::note_unread_pod(row, id, &bad.metadata))
+        let Some(id) = job::operation_of_pod(&bad.metadata) else { return Changed::Nothing };
+        Changed::when(job::note_unread_pod(state.jobs.entry(id.to_owned()).or_default()))
     }
 }
 

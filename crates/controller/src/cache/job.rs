@@ -87,20 +87,22 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     }
 }
 
-/// Whether the Job controller made this pod for the operation's Job. A kubelet may mirror its own pods into the controller's
-/// namespace, with any label, but it cannot give them an owner.
-fn is_of_job(id: &str, meta: &ObjectMeta) -> bool {
+/// The operation that a pod belongs to, if the Job controller made the pod for the operation's Job. A kubelet may mirror its own
+/// pods into the controller's namespace, with any label, but it cannot give them an owner.
+pub fn operation_of_pod(meta: &ObjectMeta) -> Option<&str> {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
-    owners.iter().any(|owner| {
-        owner.kind == "Job" && owner.api_version == "batch/v1" && owner.name == id && owner.controller == Some(true)
+    operation(meta).filter(|id| {
+        owners.iter().any(|owner| {
+            owner.kind == "Job"
+                && owner.api_version == "batch/v1"
+                && owner.name == *id
+                && owner.controller == Some(true)
+        })
     })
 }
 
-/// Stores the status of a Job's pod; any other pod is ignored.
+/// Stores the status of a Job's pod.
 pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
-    if !is_of_job(id, &pod.metadata) {
-        return;
-    }
     row.pod_rejected = rejected(pod);
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     let Some(state) = statuses.first().and_then(|status| status.state.as_ref()) else { return };
@@ -113,8 +115,8 @@ pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
 
 /// Stores that the Job's pod exists and cannot be read. Returns whether that changed anything. The pod may have started: if it
 /// counted as never started, the controller would send the same command another way.
-pub fn note_unread_pod(row: &mut JobRow, id: &str, meta: &ObjectMeta) -> bool {
-    is_of_job(id, meta) && row.pod_rejected.is_none() && !std::mem::replace(&mut row.pod_started, true)
+pub fn note_unread_pod(row: &mut JobRow) -> bool {
+    row.pod_rejected.is_none() && !std::mem::replace(&mut row.pod_started, true)
 }
 
 /// Why the kubelet has refused a pod at its admission. A kubelet does that while its node shuts down, or without room. It then
@@ -158,7 +160,7 @@ impl Ingest for Pod {
     const KIND: &'static str = "Pod";
 
     fn put(self, _key: &str, state: &mut State, _now: Instant) -> Changed {
-        let Some(id) = operation(&self.metadata) else { return Changed::Nothing };
+        let Some(id) = operation_of_pod(&self.metadata) else { return Changed::Nothing };
         // A pod without its Job has no effect. They arrive by separate watches, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
         let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
@@ -185,7 +187,7 @@ mod tests {
     fn pod(state: &serde_json::Value) -> Pod {
         let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "op-1", "uid": "u", "controller": true});
         serde_json::from_value(
-            json!({"metadata": {"name": "p", "ownerReferences": [owner]}, "status": {"containerStatuses": [
+            json!({"metadata": {"name": "p", "labels": {OPERATION_LABEL: "op-1"}, "ownerReferences": [owner]}, "status": {"containerStatuses": [
             {"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}),
         )
         .unwrap()
@@ -213,13 +215,14 @@ mod tests {
     #[test]
     fn a_pod_that_no_job_of_this_operation_made_says_nothing() {
         let ended = json!({"terminated": {"exitCode": 0}});
-        let mut mirror = pod(&ended);
+        let (mut mirror, mut of_another) = (pod(&ended), pod(&ended));
         mirror.metadata.owner_references = Some(Vec::new());
-        for (untracked_process, id) in [(mirror, "op-1"), (pod(&ended), "op-2")] {
-            let mut row = JobRow::default();
-            note_pod(&mut row, id, &untracked_process);
-            assert!(!row.pod_started && !row.pod_finished);
+        of_another.metadata.labels = serde_json::from_value(json!({OPERATION_LABEL: "op-2"})).unwrap();
+        let mut state = State::new(Instant::now());
+        for of_no_job in [mirror, of_another] {
+            assert_eq!(of_no_job.put("", &mut state, Instant::now()), Changed::Nothing);
         }
+        assert!(state.jobs.is_empty());
     }
 
     #[test]

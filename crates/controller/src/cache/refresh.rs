@@ -59,6 +59,7 @@ impl State {
             }
         }
         self.snapshot.flaps = self.flaps.views(since_start, wall);
+        self.snapshot.stalls = self.flaps.stalls(since_start);
         self.snapshot.watched_for = since_start;
     }
 

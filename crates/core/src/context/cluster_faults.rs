@@ -28,7 +28,7 @@ pub(super) fn cluster_faults<'a>(
             ObservedFault { checked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
-    own.extend(of_kubelet(node, &reported, now));
+    own.extend(of_kubelet(node, &reported));
     own.extend(conditions::seen(node));
     own.extend(node.flap.and_then(|flap| {
         let (fault, lasted) = flap.fault(node.name).zip(flap.flapping)?;
@@ -43,24 +43,21 @@ pub(super) fn cluster_faults<'a>(
 }
 
 /// Returns the faults of the kubelet that show in what it writes, and does not write, into its Node.
-fn of_kubelet<'a>(
-    node: &NodeContext<'_>,
-    reported: &[&Fault],
-    now: Timestamp,
-) -> impl Iterator<Item = ObservedFault<'a>> {
+fn of_kubelet<'a>(node: &NodeContext<'_>, reported: &[&Fault]) -> impl Iterator<Item = ObservedFault<'a>> {
     let process = node.own_report().map(|report| &report.kubelet);
     // Nothing is known of a process that nobody checks any more. One missed heartbeat does not void what is known: the controller
     // watches the Node all the while.
     let checked_process = process.filter(|_| node.probe != Probe::Silent);
     let blocked = node.view.zip(checked_process).and_then(|(view, process)| {
         let fault = kubelet::start_blocked(node.name, view, process, reported)?;
-        Some((fault, process.checked))
+        let lasted = Duration::from_secs(fault.duration_seconds);
+        Some(ObservedFault { checked: process.checked, lasted, fault: Cow::Owned(fault) })
     });
-    let stalled = node.view.and_then(|view| kubelet::pleg_stalled(node.name, view, process, reported));
-    let all = blocked.into_iter().chain(stalled.map(|fault| (fault, Duration::ZERO)));
-    all.map(move |(fault, checked)| ObservedFault {
-        checked,
-        lasted: kubelet::lasted(&fault, now),
-        fault: Cow::Owned(fault),
-    })
+    let stalled = node.view.and_then(|view| {
+        let fault = kubelet::pleg_stalled(node.name, view, process, reported)?;
+        // Not by the time in the Node: the node's clock may be wrong.
+        let lasted = node.stalled.unwrap_or_default();
+        Some(ObservedFault { checked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
+    });
+    blocked.into_iter().chain(stalled)
 }

@@ -55,6 +55,7 @@ pub(crate) fn gather<'a>(
     let (mut reads, mut notices) =
         (SortedCursor::new(&snapshot.pods_read), SortedCursor::new(&snapshot.matched_conditions));
     let (mut flaps, mut commands) = (SortedCursor::new(&snapshot.flaps), SortedCursor::new(&snapshot.commands));
+    let mut stalls = SortedCursor::new(&snapshot.stalls);
     names
         .into_iter()
         .map(|name| {
@@ -89,6 +90,7 @@ pub(crate) fn gather<'a>(
                 },
                 matched_conditions: notices.at(name).map(Vec::as_slice).unwrap_or_default(),
                 flap,
+                stalled: stalls.at(name).copied(),
                 stable: stable(snapshot, view, flap),
                 policies: view.map_or_else(Vec::new, |view| {
                     policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()

@@ -88,6 +88,8 @@ pub(crate) struct NodeContext<'a> {
     pub matched_conditions: &'a [ObservedCondition],
     /// Its recent changes, if there were several.
     pub flap: Option<&'a FlapView>,
+    /// For how long its kubelet has said that it cannot check its pods.
+    pub stalled: Option<Duration>,
     /// Whether its history shows that it does not flap.
     pub stable: TriState,
     /// The policies that select the node. The policy that takes precedence comes first.

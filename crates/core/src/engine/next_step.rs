@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::BlockReason;
 use crate::policy::{Mode, Rule, Step};
-use crate::procedure::{self, executors};
+use crate::procedure::{self, executors, pending_operation};
 use crate::remediation::{Executor, MAX_STEPS, Remediation, RemediationFault, Resolution, StepRecord, StepState};
 
 /// Reserves the next step: that of the most urgent fault for which a step may be taken now.
@@ -104,6 +104,7 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         } else {
             if step.acts() {
                 update.may_start(open_fault.kind)?;
+                pending_operation::require_none(cx.cluster, cx.node, &update.remediation, executor)?;
             }
             reserve(cx, update, record, &seen.fault, step);
         }

@@ -216,8 +216,11 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
         }
         None if record.executor == Executor::Job && !is_running && age >= settings.job_start => {
             if let Some(job) = cx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
-                let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
-                return attempt::end(update, StepState::Failed, &why, now);
+                return match refused(job) {
+                    Some(why) => attempt::end(update, StepState::Failed, &why, now),
+                    // The result may still arrive: the pod comes by another watch than its Job.
+                    None => attempt::end(update, StepState::TimedOut, "the Job ended without a result", now),
+                };
             }
         }
         None => {}

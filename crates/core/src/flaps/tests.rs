@@ -1,6 +1,7 @@
 use super::*;
 use crate::examples::fault;
 use crate::flap::{CUT_OFF, HALF_LIFE, QUIET};
+use crate::kubelet::Complaint;
 use crate::snapshot::{Heartbeat, ReportedFault};
 
 fn secs(seconds: u64) -> Duration {

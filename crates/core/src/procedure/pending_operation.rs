@@ -10,8 +10,9 @@ use jiff::Timestamp;
 use super::boot::is_carried;
 use crate::action::ActionType;
 use crate::command::{CLOCK_SLACK, OutcomeReason};
-use crate::context::{ClusterContext, NodeContext, Probe};
-use crate::moment::clock;
+use crate::context::{Block, ClusterContext, NodeContext, Probe};
+use crate::moment::{clock, since};
+use crate::plan::BlockReason;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
@@ -71,6 +72,26 @@ impl<'r> PendingOperation<'r> {
     }
 }
 
+/// Refuses another step that the node executes while the node may still execute the last one.
+pub(crate) fn require_none(
+    ctx: ClusterContext<'_>,
+    node: &NodeContext<'_>,
+    remediation: &Remediation,
+    executor: Executor,
+) -> Result<(), Block> {
+    let now = ctx.snapshot.now;
+    let view = node.view.filter(|_| executor != Executor::Controller);
+    let unanswered = view.and_then(|view| unanswered(ctx, node, view.ready, remediation));
+    let Some((until, step)) = unanswered.filter(|(until, _)| *until > now) else { return Ok(()) };
+    let message = format!(
+        "node {} has not answered and may still execute {}: the next step on the node waits until it answers, at the latest until {}",
+        node.name,
+        step.phrase(),
+        clock(until)
+    );
+    Err(Block::new(BlockReason::InProgress, &message).until(since(until, now)))
+}
+
 /// The latest step that was given to the node, if it has no answer, and the latest time at which it may be executed.
 fn unanswered<'r>(
     ctx: ClusterContext<'_>,
@@ -100,7 +121,8 @@ fn unanswered<'r>(
 fn stands(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) -> bool {
     let is_unreadable = node.command.is_some_and(|command| command.unreadable.is_some());
     let is_command = node.command().is_some_and(|command| command.operation_id == step.operation_id);
-    is_unreadable || is_command || ctx.snapshot.jobs.contains_key(&step.operation_id)
+    let is_job = ctx.snapshot.jobs.get(&step.operation_id).is_some_and(|job| !job.finished);
+    is_unreadable || is_command || is_job
 }
 
 /// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to

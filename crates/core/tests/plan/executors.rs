@@ -79,7 +79,7 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
     assert_eq!(world.step(0).state, StepState::Started);
     pass(&mut world, 5);
     let step = world.step(0);
-    assert_eq!((step.state, step.message.as_str()), (StepState::Failed, "the Job ended without a result"));
+    assert_eq!((step.state, step.message.as_str()), (StepState::TimedOut, "the Job ended without a result"));
 }
 
 /// The attempt is one action, whoever does it.
@@ -131,7 +131,7 @@ fn an_attempt_that_never_reached_its_node_costs_nothing() {
         assert_eq!(step.message, why);
         let node = world.node("n1");
         (node.job_starts, node.probe_runs) = (true, true);
-        world.live(60, 5);
+        world.live(100, 5);
         assert_eq!(world.remediations.len(), remediations, "{:#?}", world.remediations);
         assert_eq!(world.remediations.values().last().unwrap().phase, Phase::Succeeded);
         assert!(!world.did().iter().any(|what| what.contains("SIGKILL")), "{:?}", world.did());

@@ -113,3 +113,15 @@ fn a_stalled_pleg_is_told_and_gone_with_the_condition() {
     world.run(secs(60));
     assert_eq!(world.plan().nodes["n1"].health, Health::Healthy);
 }
+
+#[test]
+fn a_stalled_pleg_lasts_as_long_as_the_controller_has_seen_it_whatever_the_clock_of_the_node_says() {
+    let mut world = world();
+    world.policies[0].rules[0].min_duration = secs(600);
+    let view = &mut world.node("n1").view;
+    (view.ready, view.complaint, view.ready_since) = (TriState::False, Some(Complaint::PlegStalled), at(BEGAN - 3_600));
+    world.live(119, 5);
+    assert_eq!(world.did(), [""; 0]);
+    world.live(4, 5);
+    assert_eq!(world.did(), ["notify"]);
+}

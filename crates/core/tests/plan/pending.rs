@@ -251,6 +251,21 @@ fn an_attempt_that_another_start_has_claimed_times_out_and_keeps_its_slot_until_
     assert!((LONGEST..LONGEST + 30).contains(&waited), "{waited}: {:#?}", of(&world, "n1"));
 }
 
+/// Its object stays for ten minutes.
+#[test]
+fn a_finished_job_is_executed_by_nobody_any_more() {
+    let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    for (_, job) in world.jobs.values_mut() {
+        (job.started, job.finished) = (true, true);
+    }
+    world.until(secs(60), "over", |world| attempt(world).state == StepState::TimedOut);
+    let waited = world.until(secs(600), "failed", |world| of(world, "n1").unwrap().phase == Phase::Failed);
+    assert!((80..LONGEST).contains(&waited), "{waited}");
+    assert_eq!(world.jobs.len(), 1);
+}
+
 /// Nobody knows whether a node that is out of reach executes what it has read.
 #[test]
 fn an_attempt_without_an_answer_keeps_its_slot_after_the_last_step() {

@@ -11,10 +11,12 @@ use nrh_api::view::{pods, report};
 use nrh_core::condition_history::ConditionHistory;
 use nrh_core::fault::PodRef;
 use nrh_core::flaps::Flaps;
+use nrh_core::kubelet::says_pleg_stalled;
 use nrh_core::matching::PodSeen;
+use nrh_core::moment::since;
 use nrh_core::policy::{Policy, asked_keys};
 use nrh_core::remediation::Remediation;
-use nrh_core::snapshot::{Ledger, Slot, Snapshot, TriState};
+use nrh_core::snapshot::{Ledger, NodeView, Slot, Snapshot, TriState};
 
 impl Objects {
     /// The snapshot as of `now`, and the errors of objects that cannot be used.
@@ -57,6 +59,9 @@ impl Objects {
             unusable.push(format!("status.flapping of NodeRuntimeHealth {node} is not used: {why}"));
         }
         snapshot.flaps = flaps.views(begin, snapshot.now);
+        let stalled = snapshot.nodes.iter().filter(|(_, view)| says_pleg_stalled(view));
+        let said = |(node, view): (&String, &NodeView)| Some((node.clone(), since(snapshot.now, view.ready_since?)));
+        snapshot.stalls = stalled.filter_map(said).collect();
         snapshot.matched_conditions = conditions.matched_conditions(begin, snapshot.now);
         for (node, matched_conditions) in &mut snapshot.matched_conditions {
             let reported = self.status(node).map(|status| status.cluster_faults.as_slice()).unwrap_or_default();

@@ -39,6 +39,8 @@ pub struct Pace {
     pub deadline: Duration,
     /// Time after which a call that is out is dropped. The part beyond the deadline is measured by the clock.
     pub bound: Duration,
+    /// Longest wait after a call was dropped.
+    pub back_off: Duration,
 }
 
 /// The intervals and deadlines of every collector.
@@ -80,16 +82,18 @@ const fn secs(seconds: u64) -> Duration {
 impl Paces {
     /// The intervals and deadlines for these thresholds.
     pub fn of(thresholds: &Thresholds) -> Self {
-        let slow = Pace { rest: secs(30), urgent: secs(10), deadline: secs(5), bound: secs(120) };
-        let quick = Pace { rest: secs(15), urgent: secs(5), deadline: secs(10), bound: secs(600) };
-        let seldom = Pace { rest: secs(60), urgent: secs(45), deadline: secs(15), bound: secs(600) };
+        let back_off = secs(600);
+        let slow = Pace { rest: secs(30), urgent: secs(10), deadline: secs(5), bound: secs(120), back_off };
+        let quick = Pace { rest: secs(15), urgent: secs(5), deadline: secs(10), bound: secs(600), back_off };
+        let seldom = Pace { rest: secs(60), urgent: secs(45), deadline: secs(15), bound: secs(600), back_off };
         Self {
-            version: slow,
+            // A version call leaves no work in the runtime, and shows first that the runtime answers again.
+            version: Pace { back_off: secs(30), ..slow },
             // A kubelet can block a list for minutes behind one blocked update, and the list recovers by itself.
             lists: Pace { deadline: thresholds.bound(&LIST_DEADLINE), bound: secs(600), ..slow },
             status: seldom,
-            tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: TASK_DEADLINE, bound: secs(180) },
-            inspect: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: secs(5), bound: secs(3600) },
+            tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: TASK_DEADLINE, bound: secs(180), back_off },
+            inspect: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: secs(5), bound: secs(3600), back_off },
             counted: thresholds.confirm(&hung_container::CONFIRM).interval,
             processes: quick,
             kubelet: quick,
@@ -249,7 +253,7 @@ async fn rest(
     abandoned: u32,
 ) {
     let chance = chance();
-    let back_off = back_off(abandoned);
+    let back_off = back_off(abandoned).map(|wait| wait.min(pace.back_off));
     loop {
         let now = *tempo.borrow_and_update();
         let interval = if now.urgent { pace.urgent } else { pace.rest };
@@ -309,7 +313,8 @@ mod tests {
 
     /// How often an evaluation is requested while these checks run at rest.
     async fn calls(checks: &[Result<StatusSeen, Failure>], urgent: bool) -> usize {
-        let pace = Pace { rest: secs(10), urgent: secs(10), deadline: secs(900), bound: secs(1800) };
+        let pace =
+            Pace { rest: secs(10), urgent: secs(10), deadline: secs(900), bound: secs(1800), back_off: secs(600) };
         let paces = Paces { status: pace, ..Paces::default() };
         let shared = Arc::new(Shared::new(&CollectorSettings { paces, ..CollectorSettings::default() }));
         shared.tempo.send_modify(|tempo| tempo.urgent = urgent);

@@ -29,7 +29,7 @@ fn named(socket: PathBuf) -> Flags {
 
 /// The shipped rhythm, a hundred times as fast, with deadlines that leave room for a slow machine.
 fn quick() -> Paces {
-    let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000) };
+    let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000), back_off: ms(600_000) };
     let local = Pace { deadline: ms(5000), ..pace };
     let inspect = pace;
     Paces {

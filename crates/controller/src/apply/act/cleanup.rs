@@ -209,11 +209,15 @@ fn without_mark(node: &Node) -> Value {
 /// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
 fn release_cordon_and_uncordon(node: &Node) -> Release {
     let metadata = without_mark(node);
+    let stays = "the node stays unschedulable, without our annotation:";
+    if node.metadata.deletion_timestamp.is_some() {
+        let what = format!("{stays} it is being deleted");
+        return Release { patch: json!({"metadata": metadata}), event: Some(Kind::ActionNotExecuted), what };
+    }
     if let Some(mark) = nodes::maintained(node).first() {
         let name = node.name_any();
         let what = format!(
-            "the node stays unschedulable, without our annotation: {mark} shows that another tool maintains it; kubectl uncordon {name} makes it \
-             schedulable"
+            "{stays} {mark} shows that another tool maintains it; kubectl uncordon {name} makes it schedulable"
         );
         return Release { patch: json!({"metadata": metadata}), event: Some(Kind::ActionNotExecuted), what };
     }
@@ -282,6 +286,15 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
         assert!(what.contains("DrainInProgress"), "{what}");
         assert!(what.ends_with("kubectl uncordon w1 makes it schedulable"), "{what}");
+    }
+
+    #[test]
+    fn a_node_that_is_being_deleted_stays_closed() {
+        let mut node = node(&json!({}));
+        node.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let left = release(&node, Some(&of("n1")), None);
+        assert_eq!((left.patch.get("spec"), left.event), (None, Some(Kind::ActionNotExecuted)));
+        assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null);
     }
 
     #[test]

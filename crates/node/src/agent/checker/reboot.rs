@@ -30,6 +30,14 @@ impl Checker {
         match (command.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
                 let unit = self.nobody_has_stopped(Daemon::Runtime).await?;
+                if let Some(seen) = unit.as_ref().filter(|seen| kind == F::RuntimeUnreachable && seen.load != "loaded")
+                {
+                    let message = format!(
+                        "whether somebody has stopped the runtime is not known: its usual unit is {}",
+                        seen.load
+                    );
+                    return Err(Refusal::cannot_check(message));
+                }
                 self.runtime_still_faulty(kind, unit.as_ref()).await?;
             }
             (F::KubeletDown, None) => {

@@ -222,20 +222,25 @@ impl Checker {
             );
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
-        if holds_runtime && unit.seen.active == "active" && unit.seen.kill != "process" && !may_end_containers {
-            self.ends_daemons_only(&unit).await?;
+        if unit.seen.active == "active" && unit.seen.kill != "process" && !may_end_containers {
+            self.ends_daemons_only(&unit, holds_runtime).await?;
         }
         Ok(unit)
     }
 
-    /// Checks that a unit whose stop ends all of its processes has no other ones than daemons. containerd's shims are in its unit, and
-    /// end their containers; CRI-O's monitors are in units of their own.
-    async fn ends_daemons_only(&self, unit: &Unit) -> Result<(), Refusal> {
+    /// Checks that a unit whose stop ends all of its processes has none that hold containers, and no others than daemons if a runtime is
+    /// in it. containerd's shims are in its unit, and end their containers; CRI-O's monitors are in units of their own.
+    async fn ends_daemons_only(&self, unit: &Unit, holds_runtime: bool) -> Result<(), Refusal> {
         let name = unit.name.clone();
         let other = move |prover: &Prover, table: &[RawProcess], one: &RawProcess| {
-            let is_daemon = |proof| matches!(proof, Some(Proof::Runtime { .. } | Proof::Kubelet));
-            let is_here = Process::read(prover.root(), one.pid, "")?.is_in(&name);
-            let is_other = is_here && !is_daemon(prover.prove(table, one)?);
+            if !Process::read(prover.root(), one.pid, "")?.is_in(&name) {
+                return Ok(None);
+            }
+            let is_other = match prover.prove(table, one)? {
+                Some(Proof::Runtime { .. } | Proof::Kubelet) => false,
+                Some(Proof::Shim { .. } | Proof::Monitor { .. }) => true,
+                _ => holds_runtime,
+            };
             Ok(is_other.then(|| one.clone()))
         };
         let found = self.find_process(other).await?;

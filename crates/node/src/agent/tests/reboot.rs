@@ -144,7 +144,7 @@ async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
 }
 
 #[tokio::test]
-async fn a_larger_program_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
+async fn a_program_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
     use FaultType::{KubeletDown, RuntimeUnreachable};
     const K3S: &str = "k3s/containerd/containerd.sock";
     const MICROK8S: &str = "microk8s/common/run/containerd.sock";
@@ -156,7 +156,14 @@ async fn a_larger_program_that_somebody_has_stopped_is_no_reason_for_a_reboot() 
     let docker = |docker: &UnitSeen, shim: &UnitSeen| {
         vec![("docker.service", docker.clone()), ("cri-docker.service", shim.clone())]
     };
+    let unknown = UnitSeen { load: "not-found".to_owned(), ..stopped.clone() };
     for (fault_type, socket, units, refusal) in [
+        (
+            RuntimeUnreachable,
+            "containerd/containerd.sock",
+            vec![(CONTAINERD, unknown)],
+            Some((CheckFailed, "not known")),
+        ),
         (KubeletDown, K3S, vec![("k3s.service", stopped.clone())], Some((Protected, "k3s.service was stopped"))),
         (KubeletDown, K3S, vec![("rke2-agent.service", masked)], Some((Protected, "rke2-agent.service is masked"))),
         (KubeletDown, K3S, vec![("k3s.service", failed.clone())], None),

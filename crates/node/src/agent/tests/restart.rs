@@ -429,7 +429,16 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.shim("k3s.service");
     daemons.leaves_alone(&kubelet, Protected, "KillMode=control-group").await;
-    daemons.leaves_alone(&careless_in(self::kubelet(), "k3s.service"), Protected, "KillMode=control-group").await;
+    let careless = careless_in(self::kubelet(), "k3s.service");
+    daemons.leaves_alone(&careless, Protected, "KillMode=control-group").await;
+    // The runtime has died, and systemd is about to start it again.
+    let bereft = Daemons::new(
+        &[("k3s.service", UnitSeen { kill: "control-group".into(), ..unit("active", "running") })],
+        Restarts::End("done", unit("active", "running")),
+    );
+    bereft.kubelet(port, "k3s.service");
+    bereft.shim("k3s.service");
+    bereft.leaves_alone(&careless, Protected, "KillMode=control-group").await;
     daemons.silence();
     done(&daemons.execute(&careless_in(self::runtime(), "k3s.service")).await);
     // The usual unit of a kubelet holds no runtime.
