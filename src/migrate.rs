@@ -121,12 +121,18 @@ fn has_old_name(line: &str) -> bool {
     line.split(|c: char| !c.is_alphanumeric()).any(is_old)
 }
 
+/// Whether a line makes its object a policy.
+fn names_policy(line: &str) -> bool {
+    let kind = line.trim_start().trim_start_matches("- ").strip_prefix("kind:");
+    kind.is_some_and(|kind| kind.split('#').next().is_some_and(|kind| kind.contains(KIND)))
+}
+
 /// The text with the new names, and the numbers of the lines that a person has to check. Documents of other kinds stay.
 fn migrated(text: &str) -> (String, Vec<usize>) {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let (mut out, mut unread, mut number) = (String::new(), Vec::new(), 0);
     for document in lines.chunk_by(|_, next| !next.starts_with("---")) {
-        let (is_policy, mut place) = (document.iter().any(|line| line.contains(KIND)), Place::default());
+        let (is_policy, mut place) = (document.iter().any(|line| names_policy(line)), Place::default());
         for line in document {
             number += 1;
             let bare = line.trim_end_matches(['\r', '\n']);
@@ -239,7 +245,7 @@ fn a_reboot_without_a_drain_never_becomes_one_by_another_spelling_and_other_docu
         assert_eq!(migrated(&policy(INVERTED, old)), (policy("requireDrain", new), Vec::new()), "{old}");
     }
     assert_eq!(migrated("kind: RemediationPolicy\nreboot: {evenIfNotDrained: maybe}\n").1, [2]);
-    let other = "kind: Other\nsignal: Kill\n---\n";
+    let other = "# beside a RemediationPolicy\nkind: Other # no RemediationPolicy\nsignal: Kill\n---\n";
     assert_eq!(migrated(&format!("{other}kind: RemediationPolicy\nsignal: Kill\n")).0.matches("SIGKILL").count(), 1);
 }
 

@@ -73,6 +73,10 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn remediate(client: Client, args: RemediateArgs) -> anyhow::Result<()> {
+    if let Some(action) = args.action.filter(|action| action.traits().under_cordon) {
+        let action = action.as_str();
+        bail!("{action} is done under the cordon of its remediation: start the Cordon before it, and {action} follows");
+    }
     let node = within(Api::<Node>::all(client.clone()).get(&args.node)).await;
     let node = node.with_context(|| format!("cannot read node {}", args.node))?;
     let health = within(Api::<NodeRuntimeHealth>::all(client.clone()).get(&args.node)).await;
@@ -295,8 +299,9 @@ mod tests {
     #[test]
     fn one_step_of_one_policy_is_started_or_it_is_asked_which() {
         let release = |signal: &str| json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": signal}});
+        let [cordon, drain, restart] = ["Cordon", "Drain", "RestartKubelet"].map(|action| json!({"action": action}));
         let policies = [
-            policy("a", &json!([{"action": "Cordon"}, release("SIGCONT"), release("SIGKILL")])),
+            policy("a", &json!([cordon, drain, restart, release("SIGCONT"), release("SIGKILL")])),
             policy("b", &json!([release("SIGKILL")])),
         ];
         let faults = confirmed(&health(&["log", "web"]));
@@ -310,15 +315,16 @@ mod tests {
         let all = list_ready("w1", &of(None));
         for part in [
             "HungContainer (",
-            "step 2 of rule r of policy a: nrh remediate w1 --fault hungcontainer-log --action ReleaseHungProcess --policy a",
+            "step 4 of rule r of policy a: nrh remediate w1 --fault hungcontainer-log --action ReleaseHungProcess --policy a",
             "ReleaseHungProcess(SIGKILL), step 1 of rule r of policy b",
         ] {
             assert!(all.contains(part), "{part:?} is missing in:\n{all}");
         }
+        assert!(!all.contains("Drain") && !all.contains("RestartKubelet"), "they are never started so:\n{all}");
         let wanted = args("ReleaseHungProcess", &["--policy", "a", "--fault", "hungcontainer-web"]);
         let ready = of(wanted.action);
         let (fault, choice) = one(&wanted, &ready).unwrap();
-        assert_eq!((fault.id.as_str(), choice.policy.name.as_str(), choice.step_index), ("hungcontainer-web", "a", 1));
+        assert_eq!((fault.id.as_str(), choice.policy.name.as_str(), choice.step_index), ("hungcontainer-web", "a", 3));
         let text = asked("ann", "w1", fault, choice, "w1-by-hand-x");
         assert!(
             text.contains("if it does not help: ReleaseHungProcess(SIGKILL)")

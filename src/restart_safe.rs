@@ -66,7 +66,7 @@ async fn ask(args: &RestartSafeArgs) -> anyhow::Result<NodeRuntimeHealth> {
     let api: Api<NodeRuntimeHealth> = Api::all(client(&args.cluster).await?);
     let name = name(Timestamp::now(), process::id());
     let patch = Patch::Merge(json!({"spec": {"checkRequested": name}}));
-    within(api.patch(node, &PatchParams::default(), &patch)).await.map_err(|error| {
+    let before = within(api.patch(node, &PatchParams::default(), &patch)).await.map_err(|error| {
         let right = "the verb patch on noderuntimehealths: ClusterRole nrh:operator";
         refused(error, &format!("cannot ask for a check of node {node}"), right)
     })?;
@@ -75,7 +75,7 @@ async fn ask(args: &RestartSafeArgs) -> anyhow::Result<NodeRuntimeHealth> {
         loop {
             last = within(api.get(node)).await;
             if let Ok(object) = &last
-                && is_answered(object, &name)
+                && is_answered(object, &name, answer_of(&before))
             {
                 return object.clone();
             }
@@ -113,13 +113,16 @@ fn name(now: Timestamp, process: u32) -> String {
     format!("restart-safe-{}-{process}", now.as_millisecond())
 }
 
-/// Whether the report is newer than the request of this name: it answers that request, or a later one that has replaced it.
-fn is_answered(object: &NodeRuntimeHealth, name: &str) -> bool {
-    let Some(answered) = object.status.as_ref().and_then(|status| status.probe.as_ref()?.check_answered.as_deref())
-    else {
-        return false;
-    };
-    answered == name || object.spec.check_requested.as_deref() == Some(answered)
+/// The request that the report answers.
+fn answer_of(object: &NodeRuntimeHealth) -> Option<&str> {
+    object.status.as_ref()?.probe.as_ref()?.check_answered.as_deref()
+}
+
+/// Whether the report is newer than the request of this name: it answers that request, or a later one that has replaced it. A later
+/// one that has the name of the request answered `before` proves nothing.
+fn is_answered(object: &NodeRuntimeHealth, name: &str, before: Option<&str>) -> bool {
+    let answered = answer_of(object).filter(|answered| Some(*answered) != before);
+    answered.is_some_and(|answered| answered == name || object.spec.check_requested.as_deref() == Some(answered))
 }
 
 /// The verdict of the report, and its reason.
@@ -167,15 +170,16 @@ mod tests {
 
     #[test]
     fn only_a_report_that_answers_this_request_or_a_later_one_counts() {
-        let is = |requested: &str, answered: Value| is_answered(&object(requested, &answered, "True"), "mine");
+        let is =
+            |requested: &str, answered: Value| is_answered(&object(requested, &answered, "True"), "mine", Some("old"));
         assert!(is("mine", json!("mine")));
         assert!(!is("mine", Value::Null) && !is("mine", json!("before")));
         assert!(is("later", json!("later")) && is("later", json!("mine")));
-        assert!(!is("later", json!("before")));
+        assert!(!is("later", json!("before")) && !is("old", json!("old")));
         let bare: NodeRuntimeHealth = serde_json::from_value(json!({"apiVersion": "runtimehealth.io/v1alpha1",
             "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"}, "spec": {}}))
         .unwrap();
-        assert!(!is_answered(&bare, "mine"));
+        assert!(!is_answered(&bare, "mine", None));
         assert_eq!(verdict(&bare).0, TriState::Unknown);
         assert!(whereabouts("w1", Ok(bare)).contains("never reported"));
     }

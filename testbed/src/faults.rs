@@ -3,7 +3,6 @@
 //! Every injector touches exactly what it names, tells what that was, and can be lifted without the product: the
 //! demo's controls are the same injections, left alone and then lifted.
 
-mod cli;
 mod gate;
 mod host;
 mod kubelet;
@@ -16,9 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 
-pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 pub use host::{
     expired_certificate, few_files, full_disk, full_run, has_freezer, has_unified, read_only_run, sleeping_shim,
@@ -38,8 +35,7 @@ use crate::view::{self, Lists, bounded};
 const SETTLE: Duration = Duration::from_secs(20);
 
 /// Which fault was injected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A pod's shim is stopped
     FrozenShim,
@@ -90,7 +86,7 @@ pub enum Fault {
 }
 
 /// What an injection hit.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Victim {
     /// Uid of the pod
     pub pod_uid: Option<String>,
@@ -107,7 +103,7 @@ pub struct Victim {
 }
 
 /// An injected fault.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Injection {
     /// Which
     pub fault: Fault,
@@ -118,7 +114,6 @@ pub struct Injection {
     /// Just before the system call that made the fault, so that measured times are never too short
     pub at: Timestamp,
     /// The same on the monotonic clock
-    #[serde(skip, default = "Instant::now")]
     pub instant: Instant,
 }
 

@@ -5,7 +5,7 @@ use std::{os::unix::process::CommandExt, process::Command, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use nrh_testbed::{
-    Bed, BedOptions, Platform, assets, faults, images, matrix, on_node, operator, packages, start_check, supervise,
+    Bed, BedOptions, Platform, assets, images, matrix, on_node, operator, packages, start_check, supervise,
     unprivileged, workspace,
 };
 
@@ -121,8 +121,6 @@ enum Sub {
     Logs,
     /// List beds
     Status,
-    /// Inject a fault, or lift it
-    Fault(faults::Args),
     /// What the bed asks of a machine, on the machine
     #[command(hide = true, subcommand)]
     OnNode(on_node::Question),
@@ -205,7 +203,6 @@ fn run(cli: Cli) -> Result<()> {
             status();
             Ok(())
         }
-        Sub::Fault(args) => faults::run(&Bed::attach(&cli.name)?, &args),
         Sub::OnNode(question) => on_node::answer(&question),
         Sub::Supervise(args) => supervise::run(&args),
         Sub::StartCheck { socket } => start_check::run(&socket),

@@ -83,20 +83,6 @@ impl Rollout {
 
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The sandbox of an old pod is made anew, as after a reboot, and the clock of its node is ten minutes behind.
-#[tokio::test(start_paused = true)]
-async fn a_pod_is_without_a_sandbox_for_as_long_as_it_was_read_so_whatever_the_clock_of_its_node_says() {
-    let (rollout, _replica) = Rollout::healthy(1).await;
-    rollout.put(1, "log-1-0", &json!({"without": (rollout.world.wall() - Duration::from_mins(10)).to_string()}));
-    rollout.says(0);
-    for second in 0..119 {
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(rollout.said(1), [], "{second} s later");
-    }
-    let confirmed = [("log-1-0".to_owned(), "Confirmed".to_owned())];
-    rollout.world.until("it is reported", || rollout.said(1) == confirmed).await;
-}
-
 /// Five minutes in which nothing is said of any pod.
 async fn nothing_is_said(rollout: &Rollout, what: &str) {
     for second in 0..300 {

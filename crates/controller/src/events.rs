@@ -17,8 +17,8 @@ use nrh_core::text::{bounded, short_hash};
 
 /// Maximum number of events that wait to be sent. Further ones are dropped, and the log says so.
 const WAITING: usize = 128;
-/// How often an event is sent at most, if the API server does not take it, and the pause between.
-const TRIES: u32 = 3;
+/// Maximum number of attempts to send an event, and the pause between two of them.
+const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a note in the API, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -226,18 +226,32 @@ impl EventSender {
                 secondary: Some(related(&notice)),
                 action: notice.action,
             };
-            for tries_left in (0..TRIES).rev() {
+            for attempts_left in (0..ATTEMPTS).rev() {
                 let error = match timeout(DEADLINE, recorder.publish(&event, &notice.about)).await {
                     Ok(Ok(())) => break,
-                    Ok(Err(error)) => error.to_string(),
-                    Err(_) => "no answer".to_owned(),
+                    Ok(Err(error)) => Some(error),
+                    Err(_) => None,
                 };
-                tracing::warn!(error, tries_left, "an event was not taken");
-                sleep(PAUSE).await;
-                // The Event that counts the repetitions may have been deleted. A new recorder does not know it, and writes the text anew.
-                recorder = Recorder::new(client.clone(), reporter.clone());
+                let code = error.as_ref().and_then(code);
+                let text = error.map_or_else(|| "no answer".to_owned(), |error| error.to_string());
+                tracing::warn!(error = text, attempts_left, "an event was not taken");
+                match code {
+                    // The Event that counts the repetitions was deleted. A new recorder does not know it, and writes the text anew.
+                    Some(404) => recorder = Recorder::new(client.clone(), reporter.clone()),
+                    Some(code) if code < 500 && code != 429 => break,
+                    _ if attempts_left > 0 => sleep(PAUSE).await,
+                    _ => {}
+                }
             }
         }
+    }
+}
+
+/// The code with which the API server has refused a call.
+fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
     }
 }
 

@@ -175,28 +175,27 @@ impl Controller {
         let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
         let mut sender = std::pin::pin!(sender.run(calls.raw_acts(), identity));
-        tokio::select! {
-            lost = &mut election => return lost.map_err(Ended::from),
-            () = decider.run(end) => {}
-            () = mirror.run() => return Err(Ended::Part("the mirror of conditions")),
-            () = writer.run() => return Err(Ended::Part("the writer of statuses")),
-            () = watches::run(calls.watches(), cache.clone()) => return Err(Ended::Part("a watch")),
-            () = hand_offs::run(calls.clone(), cache.clone(), leadership.clone()) => {
-                return Err(Ended::Part("the reader of hand-offs"));
-            }
-            () = hand_offs::rights::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for rights")),
-            () = admission => return Err(Ended::Part("the check of the admission policies")),
-            () = evictions::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for the right to evict")),
-            () = suspects::run(calls.clone(), cache, clock, leadership) => {
-                return Err(Ended::Part("the reader of suspects' pods"));
-            }
+        let part = |part| Some(Err(Ended::Part(part)));
+        let mut ended = tokio::select! {
+            lost = &mut election => Some(lost.map_err(Ended::from)),
+            () = decider.run(end) => None,
+            () = mirror.run() => part("the mirror of conditions"),
+            () = writer.run() => part("the writer of statuses"),
+            () = watches::run(calls.watches(), cache.clone()) => part("a watch"),
+            () = hand_offs::run(calls.clone(), cache.clone(), leadership.clone()) => part("the reader of hand-offs"),
+            () = hand_offs::rights::run(calls.clone(), cache.clone()) => part("the asking for rights"),
+            () = admission => part("the check of the admission policies"),
+            () = evictions::run(calls.clone(), cache.clone()) => part("the asking for the right to evict"),
+            () = suspects::run(calls.clone(), cache, clock, leadership) => part("the reader of suspects' pods"),
             () = &mut sender => return Err(Ended::Part("the sender of events")),
+        };
+        if ended.is_none() {
+            // The planner has finished its pass, so the lease may be released now.
+            elected.cancel();
+            ended = Some(election.await.map_err(Ended::from));
         }
-        // The planner has finished its pass, so the lease may be released now.
-        elected.cancel();
-        election.await.map_err(Ended::from)?;
         // A `Notify` is recorded as done once its Event is in the queue. The queue ends with those who put Events into it.
         let _ = timeout(DEADLINE, sender).await;
-        Ok(())
+        ended.unwrap_or(Ok(()))
     }
 }

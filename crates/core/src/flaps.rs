@@ -41,8 +41,8 @@ struct OfNode {
     stays: Vec<(u64, Stay)>,
     /// The same for a kubelet that cannot check its pods. The Node reports this, not the probe.
     stalled: Option<Stay>,
-    /// Since when the Node has reported that without a break.
-    stalled_since: Option<Moment>,
+    /// Since when the Node has reported that without a break, by its own time and by the watcher's.
+    stalled_since: Option<(Option<Timestamp>, Moment)>,
     /// Sequence of the last report.
     sequence: Option<u64>,
     /// Whether the stored history has been read.
@@ -124,7 +124,8 @@ impl OfNode {
     }
 
     fn note_stalled(&mut self, view: &NodeView, now: Moment) {
-        self.stalled_since = says_pleg_stalled(view).then(|| self.stalled_since.unwrap_or(now));
+        let known = self.stalled_since.filter(|(ready_since, _)| *ready_since == view.ready_since);
+        self.stalled_since = says_pleg_stalled(view).then(|| known.unwrap_or((view.ready_since, now)));
         if self.stalled_since.is_some() {
             self.stalled = Some(self.stalled.map_or_else(|| Stay::begun(now), |stay| stay.seen(now)));
         } else if let Some(stay) = &mut self.stalled {
@@ -256,7 +257,7 @@ impl Flaps {
     /// For how long each kubelet that cannot check its pods has said so, as the watcher has seen it.
     pub fn stalls(&self, now: Duration) -> BTreeMap<String, Duration> {
         let lasted = |since| Duration::from_secs(u64::try_from(moment(now).saturating_sub(since)).unwrap_or(0));
-        self.0.iter().filter_map(|(node, of)| Some((node.clone(), lasted(of.stalled_since?)))).collect()
+        self.0.iter().filter_map(|(node, of)| Some((node.clone(), lasted(of.stalled_since?.1)))).collect()
     }
 
     /// When the passing of time alone changes what is reported.

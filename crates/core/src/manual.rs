@@ -134,8 +134,14 @@ pub fn choices<'p>(
         let is_first = |rule: &'p Rule, step_index: usize, step: &'p Step| {
             steps(rule, Some(step.action.kind())).next().is_some_and(|(first, _)| first == step_index)
         };
+        // Others are never started by themselves, or not for this fault.
+        let is_possible = |step: &Step| {
+            let traits = step.action.traits();
+            !traits.under_cordon && (traits.addresses)(fault.kind).is_ok()
+        };
         rule.into_iter().flat_map(move |rule| {
-            let all = steps(rule, action).filter(move |(step_index, step)| is_first(rule, *step_index, step));
+            let all = steps(rule, action).filter(move |(_, step)| is_possible(step));
+            let all = all.filter(move |(step_index, step)| is_first(rule, *step_index, step));
             all.map(move |(step_index, step)| Choice { policy, rule, step_index, step })
         })
     };

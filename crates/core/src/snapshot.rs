@@ -218,8 +218,7 @@ pub struct SuspectPod {
     /// Time since its creation.
     pub age: Duration,
     /// How long the kubelet has been without a sandbox and a network for it, by condition `PodReadyToStartContainers`. `None`: it
-    /// has them, has not started, or does not say. What comes after that may take its time, such as an image pull or an init
-    /// container.
+    /// has them, has not started, or does not say. What comes after that, such as an image pull, may take its time.
     pub without_sandbox: Option<Duration>,
     /// Time since its deletion should have been complete (request plus grace period), if it is being deleted.
     pub overdue: Option<Duration>,
@@ -279,6 +278,8 @@ pub struct JobView {
     pub rejected: Option<String>,
     /// Whether it has finished.
     pub finished: bool,
+    /// Whether the kubelet has ended its pod. A Job may fail while its pod still runs.
+    pub pod_ended: bool,
     /// The termination message of its pod, parsed as an outcome.
     pub outcome: Option<Outcome>,
 }

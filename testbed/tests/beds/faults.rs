@@ -137,7 +137,7 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     let before = stage.snapshot();
 
     let frozen = faults::freeze_shim(&stage.node, &pod.uid).unwrap();
-    println!("injected: {}", serde_json::to_string(&frozen).unwrap());
+    println!("injected: {frozen:?}");
     match stage.runs(&pod.uid) {
         Runs::No(why) => assert!(why.contains("Tasks/Get"), "{why}"),
         Runs::Yes => panic!("a frozen shim answers"),
@@ -269,7 +269,7 @@ fn a_hung_network_plugin_holds_up_every_later_pod() {
     let gate = faults::hang_cni_add(node).unwrap();
     stage.daemon_set("first", &["work"]);
     let hung = faults::await_gate_holder(node, &gate, SOON).unwrap();
-    println!("hung: {}", serde_json::to_string(&hung).unwrap());
+    println!("hung: {hung:?}");
     stage.daemon_set("second", &["work"]);
     stage.daemon_set("third", &["work"]);
     let locks = || view::locks(&node.root_path(faults::GATE_LOCK)).unwrap();

@@ -32,6 +32,8 @@ pub struct JobRow {
     pub uid: Option<String>,
     /// Whether the Job controller says that it has started.
     pub job_started: bool,
+    /// Whether the Job controller says that its pod has succeeded.
+    pub job_succeeded: bool,
     /// When the controller first saw it finished.
     pub job_finished: Option<Instant>,
     /// Whether its pod has started.
@@ -54,6 +56,7 @@ impl JobRow {
             rejected: self.pod_rejected.clone().filter(|_| !self.pod_started),
             finished: self.pod_finished
                 || self.job_finished.is_some_and(|at| now.saturating_duration_since(at) >= LAST_WORD),
+            pod_ended: self.pod_finished || self.job_succeeded,
             outcome: self.outcome.clone(),
         }
     }
@@ -78,6 +81,7 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     row.exists = true;
     row.uid.clone_from(&job.metadata.uid);
     row.job_started = status.is_some_and(|s| positive(s.ready) || positive(s.succeeded) || positive(s.failed));
+    row.job_succeeded = status.is_some_and(|s| positive(s.succeeded));
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let ended = conditions.iter().any(|c| ["Complete", "Failed"].contains(&c.type_.as_str()) && c.status == "True");
     if !ended {

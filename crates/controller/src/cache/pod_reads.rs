@@ -37,9 +37,6 @@ pub struct PodReads {
     nodes: BTreeMap<String, NodeRead>,
     /// `DaemonSet`s that lack pods, with the time of the last read of all their pods, or at first of when they began to lack some.
     sets: BTreeMap<String, Instant>,
-    /// Pods that each read so far has shown without a sandbox, with the time of the first such read. The pod itself has only the
-    /// time by the node's clock, which may be wrong.
-    without_sandbox: BTreeMap<PodRef, Instant>,
 }
 
 impl PodReads {
@@ -69,18 +66,12 @@ impl PodReads {
     }
 
     fn take(&mut self, found: impl IntoIterator<Item = SuspectPod>, at: Instant) {
-        for mut pod in found {
+        for pod in found {
             let is_wanted = !pod.is_healthy() || self.nodes.contains_key(&pod.node);
             if is_wanted && self.pods.get(&pod.pod).is_none_or(|read| read.at <= at) {
-                if let Some(lasted) = &mut pod.without_sandbox {
-                    let first = self.without_sandbox.entry(pod.pod.clone()).or_insert(at);
-                    *lasted = at.saturating_duration_since(*first).min(*lasted);
-                }
                 self.pods.insert(pod.pod.clone(), Read { pod, at });
             }
         }
-        let is_without = |read: &Read| read.pod.without_sandbox.is_some();
-        self.without_sandbox.retain(|pod, _| self.pods.get(pod).is_some_and(is_without));
     }
 
     /// Forgets the reads of whole nodes except these. Their pods that are not well stay.

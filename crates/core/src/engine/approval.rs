@@ -17,7 +17,7 @@ use crate::human_duration::written;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
-use crate::procedure::{self, executors};
+use crate::procedure::{self, executors, pending_operation};
 use crate::remediation::{StepRecord, StepState};
 
 /// The message of an attempt that gave way to another fault. Its approval is requested again.
@@ -57,8 +57,12 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
         return attempt::end(update, StepState::Cancelled, why, now);
     }
     let by = update.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again =
-        update.may_start(open_fault.kind).and_then(|()| attempt::again(cx, &update.remediation, &open_fault, step));
+    let again = update
+        .may_start(open_fault.kind)
+        .and_then(|()| attempt::again(cx, &update.remediation, &open_fault, step))
+        .and_then(|found| {
+            pending_operation::require_none(cx.cluster, cx.node, &update.remediation, found.1).map(|()| found)
+        });
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {

@@ -7,7 +7,7 @@ use crate::context::{Block, ClearCheck, ObservedFault, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
 use crate::policy::{Rule, Step};
-use crate::procedure::{self, AttemptContext, pending_operation};
+use crate::procedure::{self, AttemptContext};
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
 
 /// A new attempt, with the next free operation id.
@@ -118,7 +118,6 @@ pub(super) fn again<'f>(
     let evidence = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
     let executor = select::may_take(cx, Some(remediation), seen, rule, step, evidence)?;
     select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
-    pending_operation::require_none(cx.cluster, cx.node, remediation, executor)?;
     Ok((&seen.fault, executor))
 }
 

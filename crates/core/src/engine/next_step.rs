@@ -81,6 +81,10 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
                 // All faults of the node share one block timeout.
                 let known = &update.remediation;
                 let activity = if block.waits_for_window() { known.last_touched() } else { known.last_activity() };
+                // Until then no step on the node could have started anyway.
+                let pending =
+                    pending_operation::latest_of(cx.cluster, cx.node, known).map(|at| at.min(cx.snapshot.now));
+                let activity = pending.map_or(activity, |pending| pending.max(activity));
                 let remaining = cx.block_timeout(step).saturating_sub(since(cx.snapshot.now, activity));
                 let is_late = remaining.is_zero() || cx.node.probe == Probe::Silent;
                 if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_check()) {

@@ -44,7 +44,7 @@ impl<'r> PendingOperation<'r> {
         };
         let reboot = reboot_of(remediation).filter(is_kept);
         let reboot = reboot.and_then(|step| Some((reboot_until(ctx, node, step)?, step)));
-        let other = unanswered(ctx, node, view.ready, remediation);
+        let other = unanswered(ctx, node, remediation);
         let (until, step) = reboot.into_iter().chain(other).max_by_key(|(until, _)| *until)?;
         (until > ctx.snapshot.now).then_some(Self { remediation, step, until })
     }
@@ -80,25 +80,35 @@ pub(crate) fn require_none(
     executor: Executor,
 ) -> Result<(), Block> {
     let now = ctx.snapshot.now;
-    let view = node.view.filter(|_| executor != Executor::Controller);
-    let unanswered = view.and_then(|view| unanswered(ctx, node, view.ready, remediation));
+    let unanswered = unanswered(ctx, node, remediation).filter(|_| executor != Executor::Controller);
     let Some((until, step)) = unanswered.filter(|(until, _)| *until > now) else { return Ok(()) };
+    // While its command or its Job is there, that time moves.
+    let latest =
+        if stands(ctx, node, step) { String::new() } else { format!(", at the latest until {}", clock(until)) };
     let message = format!(
-        "node {} has not answered and may still execute {}: the next step on the node waits until it answers, at the latest until {}",
+        "node {} has not answered and may still execute {}: the next step on the node waits until it answers{latest}",
         node.name,
-        step.phrase(),
-        clock(until)
+        step.phrase()
     );
     Err(Block::new(BlockReason::InProgress, &message).until(since(until, now)))
+}
+
+/// The latest time, past or not, at which the node may execute the last step, if it has not answered that one.
+pub(crate) fn latest_of(
+    ctx: ClusterContext<'_>,
+    node: &NodeContext<'_>,
+    remediation: &Remediation,
+) -> Option<Timestamp> {
+    unanswered(ctx, node, remediation).map(|(until, _)| until)
 }
 
 /// The latest step that was given to the node, if it has no answer, and the latest time at which it may be executed.
 fn unanswered<'r>(
     ctx: ClusterContext<'_>,
     node: &NodeContext<'_>,
-    ready: TriState,
     remediation: &'r Remediation,
 ) -> Option<(Timestamp, &'r StepRecord)> {
+    let ready = node.view?.ready;
     let step = remediation.last_given().filter(|step| step.action != ActionType::Reboot && !is_carried(step))?;
     let longest = ctx.settings.latest_execution(step)?;
     if stands(ctx, node, step) {
@@ -110,6 +120,9 @@ fn unanswered<'r>(
     }
     let is_jobs = step.executor == Executor::Job && step.executor_changed_at.is_none();
     if is_jobs && ready == TriState::True {
+        if ctx.snapshot.jobs.get(&step.operation_id).is_some_and(|job| job.pod_ended) {
+            return None;
+        }
         // A kubelet that reaches the API server ends the pod of a deleted Job.
         let ended = step.finished_at?.checked_add(ctx.settings.cache_lag.saturating_add(POD_END)).ok()?;
         return Some((ended, step));

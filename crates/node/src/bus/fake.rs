@@ -87,6 +87,7 @@ pub(crate) fn unit(active: &str, sub: &str) -> UnitSeen {
         kill,
         main_pid: 0,
         job: 0,
+        restarted_with: Vec::new(),
     }
 }
 
@@ -196,6 +197,18 @@ impl World {
                     "Job" => {
                         let value = [&b"\x04(uo)\0\0\0"[..], &seen.job.to_le_bytes(), &text("/")].concat();
                         return vec![Some(reply(serial, "v", &value))];
+                    }
+                    "RequiredBy" | "ConsistsOf" => {
+                        return vec![Some(reply(serial, "v", b"\x02as\0\0\0\0\0"))];
+                    }
+                    "BoundBy" => {
+                        let mut names = Vec::new();
+                        for name in &seen.restarted_with {
+                            names.resize(names.len().next_multiple_of(4), 0);
+                            names.extend(text(name));
+                        }
+                        let length = u32::try_from(names.len()).unwrap().to_le_bytes();
+                        return vec![Some(reply(serial, "v", &[&b"\x02as\0"[..], &length, &names].concat()))];
                     }
                     other => panic!("nobody asks for {other}"),
                 };

@@ -18,6 +18,8 @@ const ERROR: u8 = 3;
 const SIGNAL: u8 = 4;
 /// The code for a number and a path together in this module.
 const JOB: u8 = b'(';
+/// The code for a list of texts in this module.
+const LIST: u8 = b'a';
 /// The signature of the login manager's list of inhibitors: what, who, why, how, user id, process id.
 const INHIBITORS: &[u8] = b"a(ssssuu)";
 /// The bus must not start a service for this call.
@@ -82,7 +84,7 @@ pub(crate) struct Message {
     pub(crate) signal: Option<String>,
     /// The sender, as the bus reports it.
     pub(crate) sender: Option<String>,
-    /// The texts and numbers at the start of its body, up to the first value of another kind.
+    /// The values at the start of its body, up to the first of a kind that is not read.
     pub(crate) values: Vec<Value>,
 }
 
@@ -93,6 +95,8 @@ pub(crate) enum Value {
     Text(String),
     /// An unsigned number.
     Number(u32),
+    /// A list of texts.
+    List(Vec<String>),
 }
 
 impl Value {
@@ -100,7 +104,15 @@ impl Value {
     pub(crate) fn text(self) -> Option<String> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Number(_) => None,
+            Self::Number(_) | Self::List(_) => None,
+        }
+    }
+
+    /// The list, if it is one.
+    pub(crate) fn list(self) -> Option<Vec<String>> {
+        match self {
+            Self::List(list) => Some(list),
+            Self::Text(_) | Self::Number(_) => None,
         }
     }
 
@@ -108,7 +120,7 @@ impl Value {
     pub(crate) const fn number(&self) -> Option<u32> {
         match self {
             Self::Number(number) => Some(*number),
-            Self::Text(_) => None,
+            Self::Text(_) | Self::List(_) => None,
         }
     }
 }
@@ -213,12 +225,24 @@ impl<'a> Reader<'a> {
                     self.at = self.at.next_multiple_of(8);
                     self.number().map(Value::Number)
                 }
+                Some(LIST) => self.texts().map(Value::List),
                 _ => None,
             };
             let Some(value) = value else { break };
             values.push(value);
         }
         values
+    }
+
+    /// A list of texts; `None` where it is incomplete.
+    fn texts(&mut self) -> Option<Vec<String>> {
+        let bytes = usize::try_from(self.number()?).ok()?;
+        let end = self.at.checked_add(bytes)?;
+        let mut texts = Vec::new();
+        while self.at < end {
+            texts.push(bounded(self.long_text()?, MAX_TEXT));
+        }
+        (self.at == end).then_some(texts)
     }
 
     /// The number of inhibitors, and four texts and two numbers for each; `None` where the list is incomplete.
@@ -250,6 +274,7 @@ impl<'a> Reader<'a> {
         match self.text(length)? {
             [kind] => Some(*kind),
             b"(uo)" => Some(JOB),
+            b"as" => Some(LIST),
             _ => None,
         }
     }

@@ -21,7 +21,7 @@ const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE_INTERFACE: &str = "org.freedesktop.systemd1.Service";
 /// The properties to read from a unit, in the order of [`UnitSeen`].
-const PROPERTIES: [(&str, &str); 7] = [
+const PROPERTIES: [(&str, &str); 10] = [
     (UNIT_INTERFACE, "LoadState"),
     (UNIT_INTERFACE, "ActiveState"),
     (UNIT_INTERFACE, "SubState"),
@@ -29,6 +29,9 @@ const PROPERTIES: [(&str, &str); 7] = [
     (SERVICE_INTERFACE, "KillMode"),
     (SERVICE_INTERFACE, "MainPID"),
     (UNIT_INTERFACE, "Job"),
+    (UNIT_INTERFACE, "RequiredBy"),
+    (UNIT_INTERFACE, "BoundBy"),
+    (UNIT_INTERFACE, "ConsistsOf"),
 ];
 /// Maximum number of job ends that may arrive before the answer that names our job.
 const MAX_ENDED: usize = 256;
@@ -50,6 +53,8 @@ pub(crate) struct UnitSeen {
     pub main_pid: u32,
     /// The job that is queued or runs for it; 0 = none.
     pub job: u32,
+    /// Units that systemd restarts with it, by their direct dependencies (`Requires=`, `BindsTo=`, `PartOf=`).
+    pub restarted_with: Vec<String>,
 }
 
 impl UnitSeen {
@@ -142,6 +147,7 @@ async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, CallEr
             kill: next()?.text()?,
             main_pid: next()?.number()?,
             job: next()?.number()?,
+            restarted_with: [next()?.list()?, next()?.list()?, next()?.list()?].concat(),
         })
     })();
     let odd = || CallError::Bus(BusError::Odd("asked how the unit stands: an answer of another kind".to_owned()));

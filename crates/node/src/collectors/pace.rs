@@ -333,6 +333,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn after_dropped_calls_it_waits_no_longer_than_its_pace_allows() {
+        for (longest, least, most) in [(30, 19, 21), (600, 5, 7)] {
+            let back_off = secs(longest);
+            let pace = Pace { rest: secs(10), urgent: secs(10), deadline: secs(5), bound: secs(120), back_off };
+            let paces = Paces { status: pace, ..Paces::default() };
+            let shared = Shared::new(&CollectorSettings { paces, ..CollectorSettings::default() });
+            let hour = tokio::time::timeout(secs(3_000), drive(&shared, Scripted(VecDeque::new()), pace));
+            assert!(hour.await.is_err());
+            let dropped = lock(&shared.calls).abandoned[Scripted::NAME];
+            assert!((least..=most).contains(&dropped), "{longest} s: {dropped}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn at_rest_only_what_is_new_or_stands_out_is_judged_at_once() {
         let (good, odd) = (StatusSeen::default(), StatusSeen { network: Some(NetworkSeen::default()) });
         let failed = || Err(Failure::Failed("no".to_owned()));

@@ -207,19 +207,27 @@ impl Checker {
         runtimes: &[Process],
     ) -> Result<Unit, Refusal> {
         let holds_runtime = find_in(runtimes, &name).is_some();
-        let holds_docker = runtimes.iter().any(|one| one.is_in(&name) && one.command == DOCKERD);
         let unit = self.unit(name).await?;
+        let restarted_with = |one: &&Process| unit.seen.restarted_with.iter().any(|other| one.is_in(other));
+        let stops_docker =
+            runtimes.iter().any(|one| one.command == DOCKERD && (one.is_in(&unit.name) || restarted_with(&one)));
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
             .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
         // A kubelet's restart must not end containers at all: its policy needs no right to evict pods.
         let may_end_containers = params.skip_safety_check && daemon == Daemon::Runtime;
-        if holds_docker && !may_end_containers {
+        if stops_docker && !may_end_containers {
             let message = format!(
-                "{DOCKERD} is in {}: without live-restore it ends every container of the node when it stops; only RestartRuntime \
-                 with restart.skipSafetyCheck stops it",
+                "{DOCKERD} stops with {}: without live-restore it ends every container of the node then; only RestartRuntime with \
+                 restart.skipSafetyCheck stops it",
                 unit.name
             );
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
+        if daemon == Daemon::Kubelet
+            && let Some(Process { pid, command, .. }) = runtimes.iter().find(restarted_with)
+        {
+            let message = format!("systemd restarts {command} (process {pid}) together with {}", unit.name);
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
         if unit.seen.active == "active" && unit.seen.kill != "process" && !may_end_containers {

@@ -441,6 +441,11 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     bereft.leaves_alone(&careless, Protected, "KillMode=control-group").await;
     daemons.silence();
     done(&daemons.execute(&careless_in(self::runtime(), "k3s.service")).await);
+    let bound = UnitSeen { restarted_with: vec![CONTAINERD.into()], ..unit("active", "running") };
+    let daemons = Daemons::of_kubelet(bound);
+    daemons.kubelet(port, KUBELET);
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.leaves_alone(&self::kubelet(), Protected, "systemd restarts containerd").await;
     // The usual unit of a kubelet holds no runtime.
     let daemons = Daemons::of_kubelet(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.kubelet(port, KUBELET);
@@ -544,6 +549,13 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     daemons.silence();
     daemons.leaves_alone(&named(runtime(), DOCKER), Protected, "live-restore").await;
     done(&daemons.execute(&careless_in(runtime(), DOCKER)).await);
+
+    let restarts_docker =
+        UnitSeen { restarted_with: vec!["x.service".into(), DOCKER.into()], ..unit("active", "running") };
+    let daemons = Daemons::of_runtime(restarts_docker);
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.with(31, 'S', "/usr/bin/dockerd", "dockerd", DOCKER);
+    daemons.leaves_alone(&named(runtime(), CONTAINERD), Protected, "dockerd stops with containerd.service").await;
 
     // Another containerd beside one that is gone: the kubelet's may be that, unless the unit is named.
     let daemons = Daemons::of_runtime(unit("failed", "failed"));
