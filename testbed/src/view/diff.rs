@@ -188,7 +188,10 @@ fn compare_node(node: &str, views: &Views, allowed: &Allowed, changes: &mut Chan
         lists.map(entry).collect()
     };
     for ((pod, id), old, new) in pair(&sandboxes(before), &sandboxes(after)) {
-        changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
+        // The kubelet collects sandboxes that have ended, such as those of an earlier act.
+        if !(new.is_none() && old.is_some_and(|old| old == "ready: false")) {
+            changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
+        }
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
         let left = |c: &super::Container| c.state == "EXITED" && views.remains(&c.pod);

@@ -181,7 +181,7 @@ fn the_kubelet_may_collect_what_a_deleted_pod_left_but_nobody_may_touch_what_run
     assert_eq!(left("uid-gone", true, "RUNNING"), [What::Sandbox, What::Container]);
     assert_eq!(left("uid-gone", true, "UNKNOWN"), [What::Sandbox, What::Container]);
     // The last dead instance of a pod that is there.
-    assert_eq!(left("uid-other", false, "EXITED"), [What::Sandbox, What::Container]);
+    assert_eq!(left("uid-other", false, "EXITED"), [What::Container]);
 }
 
 #[test]
