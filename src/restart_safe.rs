@@ -118,8 +118,8 @@ fn answer_of(object: &NodeRuntimeHealth) -> Option<&str> {
     object.status.as_ref()?.probe.as_ref()?.check_answered.as_deref()
 }
 
-/// Whether the report is newer than the request of this name: it answers that request, or a later one that has replaced it. A later
-/// one that has the name of the request answered `before` proves nothing.
+/// Whether the report is newer than the request of this name: it answers that request, or a later one that has replaced it. An
+/// answer with the name of the one `before` the request proves nothing.
 fn is_answered(object: &NodeRuntimeHealth, name: &str, before: Option<&str>) -> bool {
     let answered = answer_of(object).filter(|answered| Some(*answered) != before);
     answered.is_some_and(|answered| answered == name || object.spec.check_requested.as_deref() == Some(answered))

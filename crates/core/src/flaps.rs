@@ -254,7 +254,7 @@ impl Flaps {
         with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(node, now, wall)?))).collect()
     }
 
-    /// For how long each kubelet that cannot check its pods has said so, as the watcher has seen it.
+    /// For how long each kubelet has reported that it cannot check its pods, as the watcher has seen it.
     pub fn stalls(&self, now: Duration) -> BTreeMap<String, Duration> {
         let lasted = |since| Duration::from_secs(u64::try_from(moment(now).saturating_sub(since)).unwrap_or(0));
         self.0.iter().filter_map(|(node, of)| Some((node.clone(), lasted(of.stalled_since?.1)))).collect()

@@ -358,7 +358,7 @@ pub struct Snapshot {
     pub matched_conditions: BTreeMap<String, Vec<ObservedCondition>>,
     /// Histories of nodes that have changed several times recently, by node. Most nodes have none.
     pub flaps: BTreeMap<String, FlapView>,
-    /// For how long kubelets have said that they cannot check their pods, as the controller has seen it, by node.
+    /// For how long kubelets have reported that they cannot check their pods, as the controller has seen it, by node.
     pub stalls: BTreeMap<String, Duration>,
     /// How long the nodes have been watched. Before the quiet time has passed, it is unknown whether a node flaps.
     pub watched_for: Duration,

@@ -182,16 +182,17 @@ fn compare_node(node: &str, views: &Views, allowed: &Allowed, changes: &mut Chan
     let stopped = allowed.stopped.contains(node);
 
     let sandboxes = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists =
-            view.lists.sandboxes.iter().filter(|s| !stopped && !free(&s.pod) && (s.ready || !views.remains(&s.pod)));
+        let all = &view.lists.sandboxes;
+        // The kubelet collects a sandbox that has ended once its pod has a newer one, or is gone.
+        let is_replaced =
+            |s: &super::Sandbox| all.iter().any(|other| other.pod.uid == s.pod.uid && other.created > s.created);
+        let is_collected = |s: &super::Sandbox| !s.ready && (views.remains(&s.pod) || is_replaced(s));
+        let lists = all.iter().filter(|s| !stopped && !free(&s.pod) && !is_collected(s));
         let entry = |s: &super::Sandbox| ((s.pod.name.clone(), s.id.clone()), format!("ready: {}", s.ready));
         lists.map(entry).collect()
     };
     for ((pod, id), old, new) in pair(&sandboxes(before), &sandboxes(after)) {
-        // The kubelet collects sandboxes that have ended, such as those of an earlier act.
-        if !(new.is_none() && old.is_some_and(|old| old == "ready: false")) {
-            changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
-        }
+        changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
         let left = |c: &super::Container| c.state == "EXITED" && views.remains(&c.pod);

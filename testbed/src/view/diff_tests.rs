@@ -181,7 +181,15 @@ fn the_kubelet_may_collect_what_a_deleted_pod_left_but_nobody_may_touch_what_run
     assert_eq!(left("uid-gone", true, "RUNNING"), [What::Sandbox, What::Container]);
     assert_eq!(left("uid-gone", true, "UNKNOWN"), [What::Sandbox, What::Container]);
     // The last dead instance of a pod that is there.
-    assert_eq!(left("uid-other", false, "EXITED"), [What::Container]);
+    assert_eq!(left("uid-other", false, "EXITED"), [What::Sandbox, What::Container]);
+}
+
+#[test]
+fn the_kubelet_may_collect_a_sandbox_that_a_newer_one_has_replaced() {
+    let mut view = snapshot();
+    let lists = &mut view.nodes.get_mut("real-1").unwrap().lists;
+    lists.sandboxes.push(Sandbox { id: "s-old".into(), pod: name("other"), ready: false, created: 0 });
+    assert!(diff(&view, &snapshot(), &Allowed::default()).0.is_empty());
 }
 
 #[test]

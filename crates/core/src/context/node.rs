@@ -88,7 +88,7 @@ pub(crate) struct NodeContext<'a> {
     pub matched_conditions: &'a [ObservedCondition],
     /// Its recent changes, if there were several.
     pub flap: Option<&'a FlapView>,
-    /// For how long its kubelet has said that it cannot check its pods.
+    /// For how long its kubelet has reported that it cannot check its pods.
     pub stalled: Option<Duration>,
     /// Whether its history shows that it does not flap.
     pub stable: TriState,

@@ -209,16 +209,16 @@ fn without_mark(node: &Node) -> Value {
 /// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
 fn release_cordon_and_uncordon(node: &Node) -> Release {
     let metadata = without_mark(node);
-    let stays = "the node stays unschedulable, without our annotation:";
-    if node.metadata.deletion_timestamp.is_some() {
-        let what = format!("{stays} it is being deleted");
-        return Release { patch: json!({"metadata": metadata}), event: Some(Kind::ActionNotExecuted), what };
-    }
-    if let Some(mark) = nodes::maintained(node).first() {
-        let name = node.name_any();
-        let what = format!(
-            "{stays} {mark} shows that another tool maintains it; kubectl uncordon {name} makes it schedulable"
-        );
+    let why = if node.metadata.deletion_timestamp.is_some() {
+        Some("it is being deleted".to_owned())
+    } else {
+        nodes::maintained(node).first().map(|mark| {
+            let name = node.name_any();
+            format!("{mark} shows that another tool maintains it; kubectl uncordon {name} makes it schedulable")
+        })
+    };
+    if let Some(why) = why {
+        let what = format!("the node stays unschedulable, without our annotation: {why}");
         return Release { patch: json!({"metadata": metadata}), event: Some(Kind::ActionNotExecuted), what };
     }
     let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
