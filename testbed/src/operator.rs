@@ -84,7 +84,7 @@ pub fn faults(health: &Value) -> impl Iterator<Item = &Value> {
 /// Waits until the controller and the probes run.
 pub fn wait(bed: &Bed) -> Result<()> {
     for (namespace, what) in [("nrh-system", "deployment/nrh-controller"), ("nrh-node", "daemonset/nrh-probe")] {
-        bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=300s"])?;
+        bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=900s"])?;
     }
     let end = Instant::now() + APPLY;
     // Not every node is to have one.

@@ -54,8 +54,9 @@ use fleet::Fleet;
 
 /// The pod to which a controller's token is bound.
 const CONTROLLER: &str = "interrupted";
-/// How long it may take until something is so that comes by itself.
-const LIMIT: Duration = Duration::from_mins(1);
+/// How long it may take until something is so that comes by itself. A Job that starts too late is withdrawn, and its node may still
+/// execute it for almost six minutes.
+const LIMIT: Duration = Duration::from_mins(10);
 /// Nodes that may be repaired at a time, by the policy.
 const AT_A_TIME: usize = 2;
 

@@ -27,9 +27,9 @@ pub fn install(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Tries again and again until it succeeds, which it should do in seconds; after two minutes its last error is the answer.
+/// Tries again and again until it succeeds, which it should do in seconds; after ten minutes its last error is the answer.
 pub async fn soon<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    let ends = Instant::now() + Duration::from_mins(2);
+    let ends = Instant::now() + Duration::from_mins(10);
     loop {
         match attempt().await {
             Err(_) if Instant::now() < ends => tokio::time::sleep(Duration::from_millis(200)).await,

@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::interruptions::suspended::nrh;
-use crate::interruptions::{Stage, kill, start, until};
+use crate::interruptions::{LIMIT, Stage, kill, start, until};
 use crate::plane::folder;
-
-const LIMIT: Duration = Duration::from_mins(3);
 
 /// Builds the program that asks both. Go may have to download, so this runs outside of a bed, which has no way out.
 pub fn tool() -> Result<tempfile::TempDir> {

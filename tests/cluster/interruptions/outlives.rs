@@ -8,9 +8,8 @@ use kube::{Api, ResourceExt};
 use nrh::api::{NodeRemediation, NodeRuntimeHealth};
 use nrh::core::remediation::Phase;
 
-use crate::interruptions::{Stage, kill, start, until};
+use crate::interruptions::{LIMIT, Stage, kill, start, until};
 
-const LIMIT: Duration = Duration::from_mins(2);
 /// A node that was repaired before it is deleted, and one that is in work when it is.
 const NODES: [&str; 2] = ["left-healed", "left-in-work"];
 /// The collector checks anew what it has put off within so long.

@@ -15,9 +15,8 @@ use serde_json::{Value, json};
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::process::Process;
 use crate::interruptions::way::named;
-use crate::interruptions::{AT_A_TIME, CONTROLLER, POLICY, Stage, kill, start_as, until};
+use crate::interruptions::{AT_A_TIME, CONTROLLER, LIMIT, POLICY, Stage, kill, start_as, until};
 
-const LIMIT: Duration = Duration::from_mins(1);
 /// What the second leader is called, in the Lease and in the audit log.
 const SECOND: &str = "second";
 /// Time between two nodes that become sick.

@@ -11,9 +11,11 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use nrh::api::{CONFIG_NAME, NodeRemediation, RemediationConfig};
+use nrh::core::fault::FaultType;
 
 use crate::interruptions::account::{self, Write};
-use crate::interruptions::{Stage, kill, start, until};
+use crate::interruptions::fleet::Kubelet;
+use crate::interruptions::{LIMIT, Stage, kill, start, until};
 
 /// Nodes that are sick at once, several times as many as may be remediated at a time.
 const FAULTY: usize = 40;
@@ -23,7 +25,6 @@ const UNDER_WAY: usize = 8;
 const BOUND: Duration = Duration::from_secs(1);
 /// For how long it is checked whether anything starts.
 const WATCH_TIME: Duration = Duration::from_secs(10);
-const LIMIT: Duration = Duration::from_mins(3);
 
 const POLICY: &str = "
 apiVersion: runtimehealth.io/v1alpha1
@@ -51,7 +52,8 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
     let names: Vec<String> = (1..=FAULTY).map(|number| format!("many-{number:02}")).collect();
     for node in &names {
-        fleet.sick_node(node).await?;
+        // On a busy machine the kubelets may start a Job too late. The executor of the node takes it over then.
+        fleet.machine(node, &[], FaultType::LeakedShim, Kubelet::Works, &[]).await?;
     }
     let leader = start(&stage.upstream);
     let made = || -> Result<usize> {
@@ -75,12 +77,19 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
         .collect();
     ensure!(jobs.len() < FAULTY, "all were remediated before it was suspended: {}", jobs.len());
     let configs: Api<RemediationConfig> = Api::all(stage.admin.clone());
-    until("the end of what was begun", LIMIT, async || {
+    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    let ended = until("the end of what was begun", LIMIT, async || {
         let status = configs.get(CONFIG_NAME).await?.status.unwrap_or_default();
         let is_suspended = status.conditions.iter().any(|one| one.type_ == "Ready" && one.reason == "Suspended");
         Ok((is_suspended && status.active_remediations == 0).then_some(()))
-    })
-    .await?;
+    });
+    if let Err(error) = ended.await {
+        let config = serde_json::to_string_pretty(&configs.get(CONFIG_NAME).await?)?;
+        let all = remediations.list(&ListParams::default()).await?.items;
+        let open = all.iter().filter(|one| one.status.as_ref().is_none_or(|status| status.finished_at.is_none()));
+        let open = serde_json::to_string_pretty(&open.collect::<Vec<_>>())?;
+        return Err(error.context(format!("the config is {config}, and still open are {open}")));
+    }
     fleet.ledger_is_empty().await?;
     let nodes: Api<Node> = Api::all(stage.admin.clone());
     for node in &names {
@@ -106,7 +115,6 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
         Ok(["Suspended", "Resumed"].iter().all(|one| reasons.contains(*one)).then_some(reasons))
     })
     .await?;
-    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
     let count = remediations
         .list(&ListParams::default())
         .await?

@@ -17,9 +17,8 @@ use tokio::sync::Notify;
 
 use crate::interruptions::watched::{Change, Telling};
 use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
-use crate::interruptions::{Stage, account, kill, start, until};
+use crate::interruptions::{LIMIT, Stage, account, kill, start, until};
 
-const LIMIT: Duration = Duration::from_mins(1);
 /// For how long it is checked whether anything is done.
 const WATCH_TIME: Duration = Duration::from_secs(6);
 const POLICIES: &str = "remediationpolicies";
