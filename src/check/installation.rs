@@ -223,7 +223,7 @@ pub(super) fn judge_policies(
     let suspended = config.and_then(Suspend::suspended_by_text);
     let mut findings: Vec<Finding> = suspended
         .map(|why| {
-            let message = format!("all remediation is suspended {why}; `nrh resume --all` lifts it");
+            let message = format!("all remediation is suspended {why}; `nrh resume --all` lifts it, with `--force` if that was another person");
             Finding::new("remediationconfig", Verdict::Warning, message)
         })
         .into_iter()

@@ -20,7 +20,7 @@ const RETIRED: [(&[&str], &str); 22] = [
     (&["outlook", "outlooks"], "status view"),
     (&["told", "tells"], "report, notify, message"),
     (&["order", "orders", "ordered"], "command"),
-    (&["undo", "undone", "put back"], "cleanup"),
+    (&["undo", "undone", "put back", "puts back", "putting back"], "cleanup"),
     (&["contained"], "quarantined"),
     (&["heir", "heirs"], "successor"),
     (&["relapse", "relapses"], "recurrence"),

@@ -85,8 +85,8 @@ pub struct RemediationPolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
     pub pause_requests: Vec<String>,
-    /// When steps may start. Empty = at any time. A running step is finished; verification and cleanup go on at any
-    /// time.
+    /// When steps may start. Empty = at any time. A running step is finished, except a mark for a reboot: it is
+    /// removed when its window closes. Verification and cleanup go on at any time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(window::ZONES_EXIST).optional_old_self(true).message("timeZone: expected the name of an IANA time zone, such as UTC or Europe/Berlin"))]

@@ -44,5 +44,7 @@ impl Suspension<'_> {
 
 /// The sentence that all remediation is suspended: `by` says who has suspended it, and why.
 pub fn suspended_everywhere(by: &str) -> String {
-    format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)")
+    format!(
+        "remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it, with `--force` if that was another person)"
+    )
 }

@@ -5,6 +5,7 @@
 //! and bindings that bind others. As long as it has no proof, it does nothing to nodes.
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,9 +175,10 @@ pub fn flaw(
     (!is_bound).then(|| format!("ValidatingAdmissionPolicy {name} has no binding that denies everywhere"))
 }
 
-/// Tries to set a label on a Node.
+/// Tries to set a label on a Node, to a value that nobody can have set: a patch that changes nothing is no try.
 async fn changes_a_node(calls: &Calls, node: &str) -> Result<Option<String>, CallError> {
-    let label = json!({"metadata": {"labels": {"runtimehealth.io/admission-check": "tried"}}});
+    let value = format!("{:016x}", RandomState::new().build_hasher().finish());
+    let label = json!({"metadata": {"labels": {"runtimehealth.io/admission-check": value}}});
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
     let what = || format!("labelling Node {node} in a dry run");
     let nodes = calls.act::<Node>();

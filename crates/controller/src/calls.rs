@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use nrh_api::CONTROLLER_MANAGER;
+use nrh_core::text::is_subdomain;
 
 /// Maximum time of one call. It is long enough for a busy API server. It is short enough that a pass that meets an unresponsive
 /// one ends before the next leader could start.
@@ -163,11 +164,14 @@ impl Calls {
         bounded_opt(|| format!("reading {} {name}", K::kind(&())), api.get(name)).await
     }
 
-    /// Reads the object of this name in a namespace, if it exists.
+    /// Reads the object of this name in a namespace, if it exists. A node may have named it: a name that cannot be is not put into a path.
     pub async fn find_in<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
+        if !(is_subdomain(namespace) && is_subdomain(name)) {
+            return Ok(None);
+        }
         let api = self.read_in::<K>(namespace);
         bounded_opt(|| format!("reading {} {namespace}/{name}", K::kind(&())), api.get(name)).await
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use kube::ResourceExt;
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
-use kube::{Client, ResourceExt};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -31,18 +31,9 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of reads at the same time.
 const AT_ONCE: usize = 4;
 
-/// A kind of a remediator, with the name of its resource.
-#[derive(Clone, Debug)]
-pub struct Kind {
-    /// The resource as the API server serves it.
-    pub resource: ApiResource,
-}
-
-impl Kind {
-    /// Its objects in a namespace.
-    pub fn api(&self, client: Client, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(client, namespace, &self.resource)
-    }
+/// Writes the objects of a kind in a namespace.
+pub fn objects(calls: &Calls, kind: &ApiResource, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(calls.raw_acts(), namespace, kind)
 }
 
 /// The kinds of a group and version; empty if it is not served.
@@ -54,21 +45,20 @@ async fn served(calls: &Calls, api_version: &str) -> Result<Vec<APIResource>, Ca
 }
 
 /// A kind among those of its group; `None` if it does not exist, or its objects have no namespace.
-fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<Kind> {
+fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<ApiResource> {
     let resource = served.iter().find(|one| one.kind == kind && one.namespaced && !one.name.contains('/'))?;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let resource = ApiResource {
+    Some(ApiResource {
         group: group.to_owned(),
         version: version.to_owned(),
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
         plural: resource.name.clone(),
-    };
-    Some(Kind { resource })
+    })
 }
 
 /// Looks up a kind.
-pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
+pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option<ApiResource>, CallError> {
     Ok(among(&served(calls, api_version).await?, api_version, kind))
 }
 
@@ -115,7 +105,7 @@ fn under_way(state: &State) -> Vec<HandedOff> {
 
 async fn check(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {
     let kind = kind(calls, &handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
-    let api = kind.api(calls.watches(), &handed.namespace);
+    let api: Api<DynamicObject> = Api::namespaced_with(calls.watches(), &handed.namespace, &kind);
     let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
     Ok(read.map_or_else(HandOffView::default, |read| view(&read, handed)))
 }

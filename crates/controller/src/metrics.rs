@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,54 +14,25 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cache::State;
 use super::cache::fold::Ingest;
+use super::status::is_probe_disabled;
 use nrh_api::{NodeCommand, RemediationConfig};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Health, Plan};
 use nrh_core::snapshot::TriState;
 
 /// One label with a closed set of values.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Of {
-    kind: String,
-}
-
-/// The labels of an action and its result.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Act {
-    action: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Phase {
-    phase: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Reason {
-    reason: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Type {
-    r#type: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct HealthLabel {
-    health: &'static str,
-}
+type Label<V = &'static str> = [(&'static str, V); 1];
 
 /// The controller's metrics. No label takes a value that somebody outside chooses.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    remediations: Family<Phase, Gauge>,
-    acts: Family<Act, Counter>,
-    holds: Family<Reason, Gauge>,
-    faults: Family<Type, Gauge>,
-    nodes: Family<HealthLabel, Gauge>,
-    unreadable: Family<Of, Gauge>,
+    remediations: Family<Label, Gauge>,
+    acts: Family<[(&'static str, &'static str); 2], Counter>,
+    holds: Family<Label<String>, Gauge>,
+    faults: Family<Label, Gauge>,
+    nodes: Family<Label, Gauge>,
+    unreadable: Family<Label, Gauge>,
     decisions: Histogram,
     leader: Gauge,
     admission: Gauge,
@@ -109,7 +79,7 @@ impl Metrics {
 
     /// Counts an action.
     pub fn act(&self, action: &'static str, outcome: &'static str) {
-        self.acts.get_or_create(&Act { action, result: outcome }).inc();
+        self.acts.get_or_create(&[("action", action), ("result", outcome)]).inc();
     }
 
     /// Records whether this replica leads.
@@ -126,11 +96,11 @@ impl Metrics {
         self.remediations.clear();
         let waiting = state.snapshot.manual_requests.values().map(|_| nrh_core::remediation::Phase::Pending);
         for phase in state.snapshot.remediations.values().map(|remediation| remediation.phase).chain(waiting) {
-            self.remediations.get_or_create(&Phase { phase: phase.as_str() }).inc();
+            self.remediations.get_or_create(&[("phase", phase.as_str())]).inc();
         }
         self.holds.clear();
         for blocked in &plan.blocked {
-            self.holds.get_or_create(&Reason { reason: format!("{:?}", blocked.reason) }).inc();
+            self.holds.get_or_create(&[("reason", format!("{:?}", blocked.reason))]).inc();
         }
         let mut faults: BTreeMap<FaultType, usize> = FaultType::ALL.iter().map(|kind| (*kind, 0)).collect();
         let mut nodes = BTreeMap::from(Health::ALL.map(|health| (health, 0)));
@@ -142,14 +112,19 @@ impl Metrics {
         for fault in reported.chain(found).filter(|f| f.state == nrh_core::fault::FaultState::Confirmed) {
             *faults.entry(fault.kind).or_default() += 1;
         }
-        for status_view in plan.nodes.values() {
+        // Nobody waits for a report of a node that is to have no probe.
+        let is_awaited = |node: &String| {
+            let is_disabled = || state.snapshot.nodes.get(node).is_some_and(is_probe_disabled);
+            state.snapshot.reports.contains_key(node) || !is_disabled()
+        };
+        for (_, status_view) in plan.nodes.iter().filter(|(node, _)| is_awaited(node)) {
             *nodes.entry(status_view.health).or_default() += 1;
         }
         for (kind, n) in faults {
-            self.faults.get_or_create(&Type { r#type: kind.as_str() }).set(count(n));
+            self.faults.get_or_create(&[("type", kind.as_str())]).set(count(n));
         }
         for (health, n) in nodes {
-            self.nodes.get_or_create(&HealthLabel { health: health.as_str() }).set(count(n));
+            self.nodes.get_or_create(&[("health", health.as_str())]).set(count(n));
         }
         let bad_policies = state.policies.values().filter(|row| !row.flaws().is_empty()).count();
         let bad_reports = state.controller_statuses.values().filter(|current| current.unreadable).count();
@@ -162,7 +137,7 @@ impl Metrics {
         let others = [RemediationConfig::KIND, NodeCommand::KIND, Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND];
         let others = others.map(|kind| (kind, state.unread.count(kind)));
         for (kind, n) in bad.into_iter().chain(others) {
-            self.unreadable.get_or_create(&Of { kind: kind.to_owned() }).set(count(n));
+            self.unreadable.get_or_create(&[("kind", kind)]).set(count(n));
         }
     }
 }
@@ -190,12 +165,17 @@ mod tests {
         let cache = crate::cache::Cache::new();
         cache.lock().snapshot.reports = ["w1", "w2"].map(|node| (node.to_owned(), view.clone())).into();
         let says = |probe_reporting| Arc::new(NodeStatusView { probe_reporting, ..NodeStatusView::default() });
-        let nodes = [("w1", TriState::True), ("w2", TriState::False)].map(|(node, is)| (node.to_owned(), says(is)));
+        let labels = [("runtimehealth.io/probe".to_owned(), "disabled".to_owned())].into();
+        let without = nrh_core::snapshot::NodeView { labels, ..Default::default() };
+        cache.lock().snapshot.nodes = ["w2", "w3"].map(|node| (node.to_owned(), without.clone())).into();
+        let nodes = [("w1", TriState::True), ("w2", TriState::False), ("w3", TriState::Unknown)];
+        let nodes = nodes.map(|(node, is)| (node.to_owned(), says(is)));
         let plan = Plan { nodes: nodes.into(), ..Plan::default() };
         let metrics = Metrics::new();
         metrics.decided(&cache.lock(), &plan, 0.0);
         let text = metrics.text().unwrap();
         assert!(text.contains("nrh_faults{type=\"HungContainer\"} 1\n"), "{text}");
+        assert!(text.contains("nrh_nodes{health=\"Unknown\"} 2\n"), "{text}");
     }
 
     #[test]

@@ -3,12 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nrh_api::PROBE_LABEL;
 use nrh_core::plan::{Blocked, NodeStatusView, Plan, PolicyStatusView};
+use nrh_core::snapshot::NodeView;
 use nrh_core::text::bounded;
 
 mod node;
 mod policy;
 pub mod writer;
+
+/// Whether the label of a Node keeps the probe away from it.
+pub fn is_probe_disabled(node: &NodeView) -> bool {
+    node.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled")
+}
 
 /// Largest number of blocked lines per node.
 const MAX_BLOCKED: usize = 16;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::fault::{ConditionStatus, Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::fault::{ConditionStatus, Fault, FaultType, MAX_LINE, Subject, SubjectKind};
 use super::node_condition::NodeCondition;
 use super::text::bounded;
 use super::tri_state::TriState;
@@ -219,19 +219,13 @@ impl ObservedCondition {
         let text = if message.is_empty() { what } else { format!("{what}: {message}") };
         Fault {
             id: self.id(node),
-            kind: FaultType::NodeCondition,
-            severity: Severity::Medium,
-            state: FaultState::Confirmed,
             subject: self.condition.subject(),
-            target: Target::default(),
             message: line(&text),
             impact: "the tool that wrote it defines what it means: the probe has not checked it".to_owned(),
             first_seen: self.first_seen,
             duration_seconds: self.longest().as_secs(),
-            confirmations: 1,
-            check_age_seconds: 0,
             evidence,
-            evidence_bundle: None,
+            ..Fault::new(FaultType::NodeCondition, node)
         }
     }
 }

@@ -34,12 +34,14 @@ mod untracked_pod_process;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, ShowsIn};
 
-use crate::fault::FaultType;
-use crate::finding::{Check, Coverage, Detected, Findings, STALE, Verdict, answer};
+use crate::fault::{Fault, FaultState, FaultType, Subject, Target};
+use crate::finding::{Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, answer};
 use crate::observation::{Observations, Reading};
-use crate::thresholds::{Bound, Confirm, Thresholds};
+use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
 
 impl FaultType {
     /// All that is said of the kind in general.
@@ -105,6 +107,52 @@ impl FaultType {
         let spec = self.spec();
         let first = || spec.confirm.first().map_or(Duration::ZERO, |first| thresholds.confirm(first).usual_time());
         spec.time_to_confirm.map_or_else(first, |of| of(thresholds))
+    }
+}
+
+impl Fault {
+    /// A confirmed fault that was seen once, with the usual severity and subject of its kind.
+    pub fn new(kind: FaultType, key: &str) -> Self {
+        let spec = kind.spec();
+        Self {
+            id: Self::identity(kind, key),
+            kind,
+            severity: spec.severity,
+            state: FaultState::Confirmed,
+            subject: Subject::of(spec.subject),
+            target: Target::default(),
+            message: String::new(),
+            impact: String::new(),
+            first_seen: Timestamp::UNIX_EPOCH,
+            duration_seconds: 0,
+            confirmations: 1,
+            check_age_seconds: 0,
+            evidence: Vec::new(),
+            evidence_bundle: None,
+        }
+    }
+}
+
+impl Sighting {
+    /// What most sightings have in common: certain, harmful, with the usual severity and subject of its kind, and no target.
+    fn new(kind: FaultType, key: &str, checked: Duration, confirm: Confirmation) -> Self {
+        let spec = kind.spec();
+        Self {
+            kind,
+            key: key.to_owned(),
+            certain: true,
+            harm: Harm::Always,
+            severity: spec.severity,
+            subject: Subject::named(spec.subject, key),
+            target: Target::default(),
+            message: String::new(),
+            impact: "",
+            evidence: Vec::new(),
+            checked,
+            since: checked,
+            confirm,
+            without_kubelet: None,
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! The result of one pass over one set of observations, for each kind of fault: what was seen (sightings, each backed by one
 //! check), where a check found nothing (absence counts), and where nobody could check (which proves nothing either way).
 
-mod component;
 mod naming;
 
 use std::collections::BTreeMap;
@@ -13,7 +12,6 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Confirmation, NO_PROGRESS_TIME, Thresholds};
 
-pub(crate) use component::Component;
 pub(crate) use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
 
 /// Age from which an answer proves nothing about now. Its collector checks far more often.
@@ -45,7 +43,7 @@ pub struct WithoutKubelet {
     /// The severity then.
     pub severity: Severity,
     /// The effect on the node then.
-    pub impact: String,
+    pub impact: &'static str,
 }
 
 /// One fault as one check shows it.
@@ -68,7 +66,7 @@ pub struct Sighting {
     /// One sentence. It contains no figure that changes by itself, since a report is written when it changes.
     pub message: String,
     /// The effect on the node or its pods.
-    pub impact: String,
+    pub impact: &'static str,
     /// What was seen, one fact a line.
     pub evidence: Vec<String>,
     /// The moment of the check behind the sighting, on the node's monotonic clock. One check counts once.
@@ -103,9 +101,14 @@ impl Verdict {
         Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
     }
 
+    /// The check was not possible, or did not succeed.
+    pub(crate) fn failed(detail: &str) -> Self {
+        Self::unknown(ConditionReason::CheckFailed, detail)
+    }
+
     /// Clean at this check, unless the check left something unseen.
     pub(crate) fn clean_unless(unseen: Option<&str>, checked: Duration) -> Self {
-        unseen.map_or(Self::Clean { checked }, |why| Self::unknown(ConditionReason::CheckFailed, why))
+        unseen.map_or(Self::Clean { checked }, Self::failed)
     }
 
     /// Clean at this check, if the check succeeded.
@@ -269,6 +272,12 @@ impl Findings {
         self.coverage.insert(kind, coverage);
     }
 
+    /// What is reported is bounded here: names come from the runtime and from processes.
+    pub(crate) fn sight(&mut self, seen: Sighting) {
+        let message = bounded(&seen.message, MAX_LINE);
+        self.sightings.push(Sighting { message, evidence: evidence(seen.evidence), ..seen });
+    }
+
     pub(crate) fn ask(&mut self, id: &str) {
         if self.ask.len() < MAX_ASK && !self.ask.iter().any(|known| known == id) {
             self.ask.push(id.to_owned());
@@ -290,15 +299,9 @@ pub(crate) fn answer<'a, T>(
             &format!("the last check of {what} is {} s old", age.as_secs()),
         )),
         Reading::Never => Err(Verdict::unknown(ConditionReason::NotYetChecked, &format!("{what}: not checked yet"))),
-        Reading::Hung { .. } => {
-            Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the check of {what} does not come back")))
-        }
-        Reading::Failed { error, .. } => {
-            Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the check of {what} failed: {error}")))
-        }
-        Reading::Unavailable { reason } => {
-            Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("cannot check {what}: {reason}")))
-        }
+        Reading::Hung { .. } => Err(Verdict::failed(&format!("the check of {what} does not come back"))),
+        Reading::Failed { error, .. } => Err(Verdict::failed(&format!("the check of {what} failed: {error}"))),
+        Reading::Unavailable { reason } => Err(Verdict::failed(&format!("cannot check {what}: {reason}"))),
     }
 }
 
@@ -312,10 +315,7 @@ pub(crate) fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
     match kind {
         RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => Ok(()),
         RuntimeKind::Unknown => Err(kind_not_known()),
-        RuntimeKind::Other => {
-            let detail = "this runtime has no cheap question about a single container yet";
-            Err(Verdict::unknown(ConditionReason::CheckFailed, detail))
-        }
+        RuntimeKind::Other => Err(Verdict::failed("this runtime has no cheap question about a single container yet")),
     }
 }
 
@@ -332,7 +332,7 @@ pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration)
         let detail = table.left_out.processes.as_deref().unwrap_or(
             "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind",
         );
-        return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+        return Err(Verdict::failed(detail));
     }
     Ok((table, checked))
 }

@@ -7,12 +7,10 @@
 //! writes them only every five minutes, so old times alone prove nothing. Times that are older than the process of the kubelet
 //! do. Kubelet 1.30 wrote `Ready=False`, and that its start is not complete.
 
-use jiff::Timestamp;
-
 pub use complaint::{Complaint, complaint};
 
 use super::external_condition::ExternalCondition;
-use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Subject, SubjectKind};
 use super::faults::kubelet_start_blocked;
 use super::snapshot::{KubeletView, NodeView};
 use super::text::bounded;
@@ -84,7 +82,6 @@ pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults:
     evidence.extend(view.status_at.map(|at| format!("the node's status was last written at {at}")));
     evidence.extend(cause.map(|cause| cause.message.clone()));
     Some(Fault {
-        severity: Severity::Critical,
         impact:
             "no pod of this node is started, stopped or watched; another restart of the kubelet begins the wait anew"
                 .to_owned(),
@@ -128,7 +125,6 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
     }
     evidence.extend(cause.map(|cause| cause.message.clone()));
     Some(Fault {
-        severity: Severity::High,
         impact: "what becomes of the pods of this node is seen late or not at all; the node takes no new ones"
             .to_owned(),
         first_seen: view.ready_since.unwrap_or_default(),
@@ -150,20 +146,10 @@ fn because(cause: Option<&Fault>) -> String {
 
 fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fault {
     Fault {
-        id: Fault::identity(kind, node),
-        kind,
-        severity: Severity::default(),
-        state: FaultState::Confirmed,
         subject: Subject::named(SubjectKind::Kubelet, "kubelet"),
-        target: Target::default(),
         message: bounded(message, MAX_LINE),
-        impact: String::new(),
-        first_seen: Timestamp::UNIX_EPOCH,
-        duration_seconds: 0,
-        confirmations: 1,
-        check_age_seconds: 0,
         evidence: evidence.iter().map(|line| bounded(line, MAX_LINE)).collect(),
-        evidence_bundle: None,
+        ..Fault::new(kind, node)
     }
 }
 

@@ -131,9 +131,10 @@ impl Rule {
 
     /// Index of the first step from this one on that only notifies people, or the end of the steps where there is none.
     pub fn next_notify_step(&self, from: u32) -> u32 {
-        let tells = |step: &Step| step.mode == Mode::Enforce && step.action.notifies();
-        let end = self.steps.len();
-        u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
+        let notifies = |step: &Step| step.mode == Mode::Enforce && step.action.notifies();
+        let mut later = self.steps.iter().enumerate().skip(usize::try_from(from).unwrap_or(usize::MAX));
+        let place = later.find(|(_, step)| notifies(step)).map_or(self.steps.len(), |(place, _)| place);
+        u32::try_from(place).unwrap_or(u32::MAX).max(from)
     }
 
     /// Index of the next step after a step that is not done. After evictions with `onFailure: Stop` nothing harsher follows, whatever

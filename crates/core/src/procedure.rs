@@ -173,9 +173,6 @@ pub(crate) trait Procedure {
         None
     }
 
-    /// Adds to a new attempt what only this action records.
-    fn note_attempt(&self, _cluster: ClusterContext<'_>, _remediation: &Remediation, _record: &mut StepRecord) {}
-
     /// What the action leaves for the remediation to remove. It is recorded before the action, so a crash in between leaves nothing
     /// behind.
     fn marker(&self, _remediation: &Remediation, _record: &StepRecord) -> Option<Marker> {
@@ -185,11 +182,6 @@ pub(crate) trait Procedure {
     /// What starts the action. `None` if there is nothing that it could touch.
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         Some(node_command::send(cx.record, node_command::command(cx, fault)))
-    }
-
-    /// Whether the node is still the one that the attempt was recorded for.
-    fn is_due(&self, _node: &NodeContext<'_>, _record: &StepRecord) -> bool {
-        true
     }
 
     /// Records proof of a start or an end that needs no answer of the node.

@@ -372,8 +372,8 @@ pub struct Snapshot {
     pub pods_read: BTreeMap<String, Duration>,
     /// Whether some DaemonSet lacks pods and nobody could read which. They may be on any node that was not read as a whole.
     pub pods_unread: bool,
-    /// Pods that are being deleted on nodes with faults. They protect running pods.
-    pub terminating: BTreeSet<PodRef>,
+    /// Pods of each node with faults that are being deleted. No node speaks for a pod of another one.
+    pub terminating: BTreeMap<String, BTreeSet<PodRef>>,
     /// What policies ask about the pods of faults, as far as the controller has read it.
     pub pods_seen: BTreeMap<PodRef, PodSeen>,
     /// Jobs of the controller, by operation id.

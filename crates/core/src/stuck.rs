@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::fault::{Fault, FaultState, FaultType, MAX_EVIDENCE, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::fault::{Fault, FaultState, FaultType, MAX_EVIDENCE, MAX_LINE, Subject, SubjectKind, Target};
 use super::faults::stuck_daemon_set_pod;
 use super::moment::begun;
 use super::snapshot::{FailedContainer, SuspectPod};
@@ -157,9 +157,6 @@ fn fault(
     subject.name = Some(daemon_set.to_owned());
     subject.pod = Some(pod.pod.clone());
     Fault {
-        id: Fault::identity(FaultType::StuckDaemonSetPod, &pod.pod.uid),
-        kind: FaultType::StuckDaemonSetPod,
-        severity: Severity::Medium,
         state: if is_fresh { FaultState::Confirmed } else { FaultState::Suspected },
         subject,
         target: Target { pod: Some(pod.pod.clone()), ..Target::default() },
@@ -167,10 +164,9 @@ fn fault(
         impact: bounded(&format!("DaemonSet {daemon_set} does not do its work on this node"), MAX_LINE),
         first_seen: begun(now, lasted),
         duration_seconds: lasted.as_secs(),
-        confirmations: 1,
         check_age_seconds: pod.read.as_secs(),
         evidence: evidence(pod, cause),
-        evidence_bundle: None,
+        ..Fault::new(FaultType::StuckDaemonSetPod, &pod.pod.uid)
     }
 }
 

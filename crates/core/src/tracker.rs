@@ -306,7 +306,7 @@ impl Entry {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
         debug_assert!(self.severity <= sighting.kind.spec().worst_severity, "{} is {:?}", sighting.kind, self.severity);
-        self.impact.clone_from(other.map_or(&sighting.impact, |other| &other.impact));
+        other.map_or(sighting.impact, |other| other.impact).clone_into(&mut self.impact);
         self.subject = sighting.subject.clone();
         self.target = sighting.target.clone();
         self.message.clone_from(&sighting.message);

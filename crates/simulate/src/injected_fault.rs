@@ -9,7 +9,7 @@ use super::cleared_by::ClearedBy;
 use super::timeline::FaultEvent;
 use super::timeline::pods::uid;
 use super::world::{InjectedFault, PodLike};
-use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Subject, Target};
+use nrh_core::fault::{Fault, FaultType, PodRef, ProcessRef, Role, Subject, Target};
 use nrh_core::faults::stuck_daemon_set_pod;
 use nrh_core::matching::NO_OWNER;
 use nrh_core::snapshot::{SuspectPod, WaitingContainer};
@@ -68,20 +68,14 @@ fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
     let key = format!("{node}/{}/{name}", pod.as_ref().map_or("", |pod| pod.uid.as_str()));
     let subject = Subject { name: Some(name), pod: pod.clone(), ..Subject::of(kind.spec().subject) };
     Fault {
-        id: Fault::identity(kind, &key),
-        kind,
         severity: event.severity.unwrap_or_else(|| kind.spec().severity),
-        state: FaultState::Confirmed,
         target: target(kind, &key, pod),
         message: format!("{kind}: {subject}"),
         subject,
-        impact: String::new(),
         first_seen: now.checked_sub(lasted).unwrap_or(now),
         duration_seconds: lasted.as_secs(),
         confirmations: 3,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
+        ..Fault::new(kind, &key)
     }
 }
 

@@ -27,7 +27,7 @@ pub use event::{Event, KubeletState, Machine, PolicyEvent, ProbeState};
 pub use expectation::Expectation;
 pub use fault::FaultEvent;
 pub use flaps::FlapsEvent;
-pub use manual::{CancelEvent, ManualRequestEvent};
+pub use manual::ManualRequestEvent;
 pub use offset::Offset;
 pub use pods::PodsEvent;
 

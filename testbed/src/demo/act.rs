@@ -42,7 +42,7 @@ pub(super) trait Act {
     fn writes(&self, stage: &Stage) -> Vec<Write>;
     /// Longest time from the injection to a cure; then the act has failed.
     fn limit(&self) -> Duration {
-        Duration::from_mins(5)
+        Duration::from_mins(10)
     }
 }
 

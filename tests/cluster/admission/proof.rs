@@ -18,6 +18,10 @@ pub async fn of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
     let calls = all.controller.calls();
     until_lacking(&calls, &[]).await?;
     cases.note("all policies are proven to be in force", true, "");
+    // What a node may do to its own Node.
+    bed.kubectl(&["label", "node", "worker-1", "runtimehealth.io/admission-check=tried"])?;
+    until_lacking(&calls, &[]).await?;
+    cases.note("a label of that name on the Node changes nothing", true, "");
     let bindings = |names: &[&str]| {
         let kind = ["delete", "validatingadmissionpolicybinding"];
         bed.kubectl(&[&kind, names].concat())

@@ -83,7 +83,13 @@ async fn pods(all: &Callers, cases: &mut Cases) -> Result<()> {
     let call = create(format!("{pods}?dryRun=All"), pod("other", "default"));
     cases.allowed(by, "a pod with another account", call).await;
     cases.allowed(&all.admin, "such a pod, whoever may debug", create(&pods, pod("debugger", "nrh-controller"))).await;
-
+    // It would take a place of the quota, and count as a replica of the controller.
+    let node = all.admin.must(&get("/api/v1/nodes/worker-1")).await?;
+    let mut mirror = pod("mirror-worker-1", "");
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    mirror["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "worker-1",
+        "uid": node["metadata"]["uid"], "controller": true}]);
+    cases.denied(&all.unit, "a mirror pod of a node", create(&pods, mirror), "make no pods in nrh-system").await;
     Ok(())
 }
 

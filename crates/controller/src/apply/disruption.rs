@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::api::ListParams;
+use kube::core::{Selector, SelectorExt};
 use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::time::{Instant, timeout};
 
@@ -254,25 +254,10 @@ fn ended_by(command: &ActionCommand, remediation: &Remediation) -> Option<PodRef
 
 /// Whether a budget covers the pod. A budget without a selector covers no pod, one with an empty selector covers all.
 fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
-    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    selector.is_some_and(|selector| selects(selector, pod.labels()))
-}
-
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let mut exact = selector.match_labels.iter().flatten();
-    let is_met = |expression: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement| {
-        let value = labels.get(&expression.key);
-        let is_in = value.is_some_and(|value| expression.values.iter().flatten().any(|one| one == value));
-        match expression.operator.as_str() {
-            "NotIn" => !is_in,
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            // For an unknown operator nobody knows whether it matches the pod. The controller assumes that it does.
-            "In" => is_in,
-            _ => true,
-        }
-    };
-    exact.all(|(key, value)| labels.get(key) == Some(value)) && selector.match_expressions.iter().flatten().all(is_met)
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
+    // For an unknown operator nobody knows whether it matches the pod. The controller assumes that it does.
+    selector
+        .is_some_and(|selector| Selector::try_from(selector).map_or(true, |selector| selector.matches(pod.labels())))
 }
 
 /// Whether a budget allows the disruption of the pod, by its own latest status. A pod that is not Ready uses no disruption of a

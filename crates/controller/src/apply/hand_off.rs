@@ -8,13 +8,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PropagationPolicy};
+use kube::core::ApiResource;
 use serde_json::{Value, json};
 
 use super::preflight::PreflightState;
 use super::{Applier, ApplyError};
 use crate::calls::{CallError, bounded, bounded_opt, delete_params, our_label, patch_params, post_params};
 use crate::hand_offs::rights::version;
-use crate::hand_offs::{Kind, machine, not_served, operation_of};
+use crate::hand_offs::{kind, machine, not_served, objects, operation_of};
 use nrh_api::{
     NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATION_ANNOTATION, TIMED_OUT_ANNOTATION,
 };
@@ -42,15 +43,17 @@ impl Applier {
             );
             Ok(ActionResult::Failed { message })
         };
-        let Some(of_template) = self.kind(&template.api_version, &template.kind).await? else {
+        let Some(of_template) = kind(&self.calls, &template.api_version, &template.kind).await? else {
             return missing(&template.kind);
         };
-        let Some(kind) = self.kind(&handed.api_version, &handed.kind).await? else { return missing(&handed.kind) };
-        let api = kind.api(self.calls.raw_acts(), &handed.namespace);
+        let Some(of_object) = kind(&self.calls, &handed.api_version, &handed.kind).await? else {
+            return missing(&handed.kind);
+        };
+        let api = objects(&self.calls, &of_object, &handed.namespace);
         if let Some(existing) = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await? {
             return self.met(&api, &existing, &handed).await;
         }
-        let templates = of_template.api(self.calls.raw_acts(), &template.namespace);
+        let templates = objects(&self.calls, &of_template, &template.namespace);
         let read = bounded_opt(|| format!("reading {template}"), templates.get(&template.name)).await?;
         let Some(read) = read else {
             return Ok(ActionResult::Failed { message: format!("{template} is not there: nothing was made of it") });
@@ -79,7 +82,7 @@ impl Applier {
             return Err(ApplyError::NotLeading);
         }
         self.not_suspended()?;
-        let object = object(&handed, &live.remediation, &kind, &read, machine);
+        let object = object(&handed, &live.remediation, &of_object, &read, machine);
         match bounded(|| format!("creating {handed}"), api.create(&post_params(), &object)).await {
             Ok(_) => Ok(ActionResult::Started),
             Err(error) if error.is_conflict() => {
@@ -186,15 +189,11 @@ impl Applier {
 
     /// The object, if it exists and was created in this remediation.
     async fn ours(&self, handed: &HandedOff) -> Result<Option<(Api<DynamicObject>, DynamicObject)>, CallError> {
-        let kind = self.kind(&handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
-        let api = kind.api(self.calls.raw_acts(), &handed.namespace);
+        let kind = kind(&self.calls, &handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
+        let api = objects(&self.calls, &kind, &handed.namespace);
         let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
         let is_ours = |read: &DynamicObject| operation_of(read).is_some_and(|id| handed.is_of_remediation(id));
         Ok(read.filter(is_ours).map(|read| (api, read)))
-    }
-
-    async fn kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
-        crate::hand_offs::kind(&self.calls, api_version, kind).await
     }
 }
 
@@ -253,12 +252,12 @@ fn owner(existing: &DynamicObject) -> String {
 fn object(
     handed: &HandedOff,
     remediation: &Remediation,
-    kind: &Kind,
+    kind: &ApiResource,
     template: &DynamicObject,
     machine: Option<OwnerReference>,
 ) -> DynamicObject {
     let spec = template.data.pointer("/spec/template/spec").filter(|spec| spec.is_object());
-    let mut object = DynamicObject::new(&handed.name, &kind.resource).within(&handed.namespace);
+    let mut object = DynamicObject::new(&handed.name, kind).within(&handed.namespace);
     object.metadata.labels = Some(BTreeMap::from([
         our_label(),
         (NODE_LABEL.to_owned(), short_name(&handed.name, 63)),

@@ -201,15 +201,14 @@ impl Applier {
         let (calls, pod) = (&self.calls, self.pod_to_read(remediation, operation));
         let all = async {
             Ok(futures::try_join!(
-                calls.find::<NodeRuntimeHealth>(node),
                 self.lately.policy(calls, policy),
                 self.lately.config(calls),
                 self.lately.remediation(calls, remediation),
             )?)
         };
         let command = async { if gives_command { self.read_now(node).await } else { Ok(None) } };
-        let ((report, policy, config, remediation), node, command, pod) =
-            futures::try_join!(all, self.read_now(node), command, self.read_pod(pod))?;
+        let ((policy, config, remediation), report, node, command, pod) =
+            futures::try_join!(all, self.read_now(node), self.read_now(node), command, self.read_pod(pod))?;
         Ok(Read { node, report, command, policy, config, remediation, pod })
     }
 }

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::Selector;
 use tokio::time::Instant;
 
 use super::State;
@@ -55,14 +56,15 @@ impl Ingest for DaemonSet {
     }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
-        let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
+        let selector = self.spec.and_then(|spec| Selector::try_from(spec.selector).ok());
+        let Some(selector) = selector.filter(|selector| !selector.selects_all()) else {
             return Self::forget(key, state);
         };
         let status = self.status.as_ref();
         let row = DaemonSetRow {
             uid: self.metadata.uid.clone().unwrap_or_default(),
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
-            selector,
+            selector: selector.to_string(),
             desired: status.and_then(|s| u32::try_from(s.desired_number_scheduled).ok()).unwrap_or(0),
             has_unready_pods: status
                 .is_some_and(|s| s.number_unavailable.unwrap_or(0) > 0 || s.number_ready != s.desired_number_scheduled),
@@ -79,21 +81,4 @@ impl Ingest for DaemonSet {
         state.known_pods.forget_set(key);
         Changed::when(state.daemon_sets.remove(key).is_some())
     }
-}
-
-/// A label selector in the API's notation; `None` when it selects nothing or cannot be written.
-fn selector(selector: &LabelSelector) -> Option<String> {
-    let mut parts: Vec<String> =
-        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
-    for requirement in selector.match_expressions.iter().flatten() {
-        let (key, values) = (&requirement.key, requirement.values.clone().unwrap_or_default().join(","));
-        parts.push(match requirement.operator.as_str() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.clone(),
-            "DoesNotExist" => format!("!{key}"),
-            _ => return None,
-        });
-    }
-    (!parts.is_empty()).then(|| parts.join(","))
 }

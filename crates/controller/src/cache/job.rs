@@ -56,7 +56,7 @@ impl JobRow {
             rejected: self.pod_rejected.clone().filter(|_| !self.pod_started),
             finished: self.pod_finished
                 || self.job_finished.is_some_and(|at| now.saturating_duration_since(at) >= LAST_WORD),
-            pod_ended: self.pod_finished || self.job_succeeded,
+            pod_ended: self.pod_finished || self.job_succeeded || (self.pod_rejected.is_some() && !self.pod_started),
             outcome: self.outcome.clone(),
         }
     }

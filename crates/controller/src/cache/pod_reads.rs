@@ -149,9 +149,9 @@ impl PodReads {
         self.nodes.iter().map(|(node, read)| (node.clone(), now.saturating_duration_since(read.at))).collect()
     }
 
-    /// Pods of these nodes that are being deleted.
-    pub fn terminating(&self) -> BTreeSet<PodRef> {
-        self.nodes.values().flat_map(|read| read.terminating.iter().cloned()).collect()
+    /// Pods of each of these nodes that are being deleted.
+    pub fn terminating(&self) -> BTreeMap<String, BTreeSet<PodRef>> {
+        self.nodes.iter().map(|(node, read)| (node.clone(), read.terminating.clone())).collect()
     }
 }
 

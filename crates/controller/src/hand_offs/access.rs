@@ -1,8 +1,8 @@
 //! Checks whether the controller may use a kind of object, and words the message if it may not.
 
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
+use kube::core::ApiResource;
 
-use super::Kind;
 use crate::calls::{CallError, Calls};
 use crate::permissions::is_allowed;
 use nrh_api::HAND_OFF_LABEL;
@@ -11,14 +11,14 @@ use nrh_core::hand_off::TemplateRef;
 /// Whether the controller may do this to objects of a kind.
 pub(super) async fn may(
     calls: &Calls,
-    kind: &Kind,
+    kind: &ApiResource,
     verb: &str,
     namespace: &str,
     name: Option<&str>,
 ) -> Result<bool, CallError> {
     let attributes = ResourceAttributes {
-        group: Some(kind.resource.group.clone()),
-        resource: Some(kind.resource.plural.clone()),
+        group: Some(kind.group.clone()),
+        resource: Some(kind.plural.clone()),
         verb: Some(verb.to_owned()),
         namespace: Some(namespace.to_owned()),
         name: name.map(ToOwned::to_owned),
@@ -28,13 +28,13 @@ pub(super) async fn may(
 }
 
 /// The message for a missing right.
-pub(super) fn no_right(template: &TemplateRef, kind: &Kind, verbs: &[&str]) -> String {
+pub(super) fn no_right(template: &TemplateRef, kind: &ApiResource, verbs: &[&str]) -> String {
     format!(
         "handOff to {template}: the controller may not {} {}.{} in namespace {}: give it a ClusterRole with that right and the \
          label {HAND_OFF_LABEL}: \"true\"",
         verbs.join(", "),
-        kind.resource.plural,
-        kind.resource.group,
+        kind.plural,
+        kind.group,
         template.namespace
     )
 }

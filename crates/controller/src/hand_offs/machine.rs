@@ -8,10 +8,11 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
+use kube::core::ApiResource;
 use serde_json::Value;
 
 use super::access::{may, no_right};
-use super::{Kind, kind};
+use super::{kind, objects};
 use crate::calls::{CallError, Calls, bounded_opt};
 use nrh_core::hand_off::TemplateRef;
 use nrh_core::text::{bounded, is_subdomain};
@@ -71,7 +72,7 @@ pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result
     let Some(kind) = first_served(calls, named.versions).await? else {
         return Ok(Err(format!("{what}: expected the kind {MACHINE} in {}, found none", named.versions.join(" or "))));
     };
-    let api = kind.api(calls.raw_acts(), namespace);
+    let api = objects(calls, &kind, namespace);
     let Some(machine) = bounded_opt(|| format!("reading {what}"), api.get(&named.name)).await? else {
         return Ok(Err(format!("{what} is not there")));
     };
@@ -79,7 +80,7 @@ pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result
 }
 
 /// The Machine as an owner, if it also names the Node and nobody has excluded it from remediation.
-fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerReference, String> {
+fn believed(machine: &DynamicObject, kind: &ApiResource, node: &Node) -> Result<OwnerReference, String> {
     if machine.metadata.deletion_timestamp.is_some() {
         return Err("is being deleted".to_owned());
     }
@@ -107,7 +108,7 @@ fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerRe
     }
     let uid = machine.uid().ok_or("has no uid")?;
     Ok(OwnerReference {
-        api_version: kind.resource.api_version.clone(),
+        api_version: kind.api_version.clone(),
         kind: MACHINE.to_owned(),
         name: machine.name_any(),
         uid,
@@ -116,7 +117,7 @@ fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerRe
     })
 }
 
-async fn first_served(calls: &Calls, versions: &[&str]) -> Result<Option<Kind>, CallError> {
+async fn first_served(calls: &Calls, versions: &[&str]) -> Result<Option<ApiResource>, CallError> {
     for version in versions {
         if let Some(found) = kind(calls, version, MACHINE).await? {
             return Ok(Some(found));
@@ -151,7 +152,6 @@ pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::core::ApiResource;
     use serde_json::json;
 
     fn node(annotations: &Value) -> Node {
@@ -177,14 +177,13 @@ mod tests {
 
     #[test]
     fn only_a_machine_that_names_the_node_in_turn_is_its_machine() {
-        let resource = ApiResource {
+        let kind = ApiResource {
             group: "cluster.x-k8s.io".into(),
             version: "v1beta1".into(),
             api_version: "cluster.x-k8s.io/v1beta1".into(),
             kind: MACHINE.into(),
             plural: "machines".into(),
         };
-        let kind = Kind { resource };
         let mut node = node(&json!({}));
         node.spec = serde_json::from_value(json!({"providerID": "metal3://m/1"})).unwrap();
         let of = |metadata: Value, status: Value| {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::DynamicObject;
+use kube::core::ApiResource;
 use tokio::time::Instant;
 
 use super::access::{may, no_right};
-use super::{Kind, among, machine, served};
+use super::{among, machine, objects, served};
 use crate::cache::template::TemplateRead;
 use crate::cache::{Cache, State};
 use crate::calls::{CallError, Calls, bounded_opt};
@@ -78,14 +79,14 @@ pub async fn read(calls: &Calls, template: &TemplateRef) -> Result<TemplateRead,
     let find = |kind: &str| among(&served, &template.api_version, kind).ok_or_else(|| no_kind(template, kind));
     let (kinds, mut lacks): (Vec<_>, Vec<_>) =
         [template.kind.as_str(), template.object_kind()].map(find).into_iter().partition(Result::is_ok);
-    let kinds: Vec<Kind> = kinds.into_iter().flatten().collect();
+    let kinds: Vec<ApiResource> = kinds.into_iter().flatten().collect();
     let [of_template, of_object] = kinds.as_slice() else {
         let lacks = lacks.drain(..).filter_map(Result::err).collect();
         return Ok(TemplateRead { lacks, version: None });
     };
     let (mut lacks, mut found) = (Vec::new(), None);
     if may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {
-        let api = of_template.api(calls.raw_acts(), &template.namespace);
+        let api = objects(calls, of_template, &template.namespace);
         found = bounded_opt(|| format!("reading {template}"), api.get(&template.name)).await?;
         if found.is_none() {
             lacks.push(format!(

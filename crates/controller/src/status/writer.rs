@@ -14,9 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::StatusViews;
 use super::node::{Difference, difference, node_part};
 use super::policy::{config_status, news_of_policy, policy_status, same_policy_status};
+use super::{StatusViews, is_probe_disabled};
 use crate::cache::command::CommandRow;
 use crate::cache::report::ControllerStatus;
 use crate::cache::{Cache, State};
@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::commands::Ask;
 use crate::events::Events;
 use crate::leader::Leadership;
-use nrh_api::{ConditionReason, ConditionType, PROBE_LABEL, RemediationConfigStatus};
+use nrh_api::{ConditionReason, ConditionType, RemediationConfigStatus};
 use nrh_core::plan::NodeStatusView;
 use nrh_core::sorted_cursor::SortedCursor;
 
@@ -281,7 +281,7 @@ impl StatusWriter {
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = round.writes.len() < ROUND;
             match controller_statuses.at(node) {
-                None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") || !is_room => {}
+                None if is_probe_disabled(view) || !is_room => {}
                 None => round.add(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
                 Some(current) if current.deleting => {}
                 Some(current) if current.owner.as_deref() != Some(view.uid.as_str()) => {

@@ -58,7 +58,8 @@ pub(crate) fn policy_stops(
             Applicability::Yes | Applicability::Perhaps(..) => {}
         }
     }
-    let lost = remediation.faults.iter().find(|fault| policy.rule(&fault.rule).is_none())?;
+    let unresolved = remediation.faults.iter().filter(|fault| fault.state != Resolution::Resolved);
+    let lost = unresolved.into_iter().find(|fault| policy.rule(&fault.rule).is_none())?;
     Some(format!("policy {} has no rule {} any more", policy.name, lost.rule))
 }
 

@@ -7,9 +7,10 @@ use crate::matching::pod_of;
 use crate::snapshot::SuspectPod;
 use crate::stuck;
 
-/// Whether the API server reports that the fault's pod is being deleted.
-pub(crate) fn is_terminating(ctx: ClusterContext<'_>, fault: &Fault) -> bool {
-    pod_of(fault).is_some_and(|pod| ctx.snapshot.terminating.contains(pod))
+/// Whether the API server reports that the fault's pod is being deleted on this node.
+pub(crate) fn is_terminating(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault: &Fault) -> bool {
+    let of_node = ctx.snapshot.terminating.get(node.name);
+    pod_of(fault).zip(of_node).is_some_and(|(pod, terminating)| terminating.contains(pod))
 }
 
 /// The data that was read about the pod of a fault.

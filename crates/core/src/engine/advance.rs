@@ -304,8 +304,7 @@ fn yield_to_more_urgent(cx: PolicyContext<'_>, update: &mut RemediationUpdate, b
     other.held.clone_from(&update.held);
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, cx.snapshot.now);
     next_step::reserve_except(cx, &mut other, Some(&fault));
-    let goes_first = other.remediation.current_step().is_some_and(|step| !step.action.notifies());
-    if other.effect.is_none() || !goes_first {
+    if other.effect.is_none() || other.remediation.current_step().is_none() {
         return;
     }
     update.requeue.merge(other.requeue);

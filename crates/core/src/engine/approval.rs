@@ -23,6 +23,10 @@ use crate::remediation::{StepRecord, StepState};
 /// The message of an attempt that gave way to another fault. Its approval is requested again.
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
 
+/// Messages of attempts whose object or template has changed. Approval is requested for what there is now.
+const OBJECT_CHANGED: &str = "the object has changed since its approval was asked for";
+const TEMPLATE_CHANGED: &str = "the template has changed since its approval was asked for";
+
 /// The message of an attempt that timed out while it was unknown which rule applies to the fault.
 const UNCERTAIN: &str =
     "its time was over while nobody knew whether the rule applies to the fault; approval is requested again";
@@ -43,18 +47,12 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
     let gone = "the fault was gone before the step was approved";
     let Some((open_fault, step)) = attempt::purpose(cx, update, record, gone) else { return };
     if cx.node.find(&open_fault.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
-        return attempt::end(
-            update,
-            StepState::Cancelled,
-            "the object has changed since its approval was asked for",
-            now,
-        );
+        return attempt::end(update, StepState::Cancelled, OBJECT_CHANGED, now);
     }
     // While the template is not read yet, as right after a change of leaders, the step is blocked anyway.
     let version = procedure::of(&step.action).template_version(cx.cluster);
     if version.is_some() && version != record.template_version.as_deref() {
-        let why = "the template has changed since its approval was asked for";
-        return attempt::end(update, StepState::Cancelled, why, now);
+        return attempt::end(update, StepState::Cancelled, TEMPLATE_CHANGED, now);
     }
     let by = update.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
     let again = update
@@ -108,11 +106,13 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
     }
 }
 
-/// Since when a person has been asked for this step. An attempt that gave way is requested again, and its timeout continues.
+/// Since when a person has been asked for this step. An attempt that gave way, or whose object has changed, is requested again, and
+/// its timeout continues.
 fn asked_at(update: &RemediationUpdate, record: &StepRecord) -> Timestamp {
     let is_same =
         |step: &&StepRecord| (step.fault_id.as_str(), step.step_index) == (record.fault_id.as_str(), record.step_index);
-    let last = update.remediation.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
+    let goes_on = |step: &&StepRecord| [GAVE_WAY, OBJECT_CHANGED, TEMPLATE_CHANGED].contains(&step.message.as_str());
+    let last = update.remediation.steps.iter().rev().find(is_same).filter(goes_on);
     last.map_or(record.scheduled_at, |step| step.scheduled_at)
 }
 

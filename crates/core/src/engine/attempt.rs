@@ -7,7 +7,7 @@ use crate::context::{Block, ClearCheck, ObservedFault, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
 use crate::policy::{Rule, Step};
-use crate::procedure::{self, AttemptContext};
+use crate::procedure::{self, AttemptContext, boot};
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
 
 /// A new attempt, with the next free operation id.
@@ -18,11 +18,11 @@ pub(super) fn record(
     step: &Step,
     executor: Executor,
 ) -> StepRecord {
-    let mut record = StepRecord {
+    StepRecord {
         operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
         fault_id: open_fault.id.clone(),
         action: step.action.recorded(),
-        boot_id: None,
+        boot_id: if step.action.ends_boot() { boot::to_end(ctx.cluster, &remediation.node) } else { None },
         step_index: open_fault.step_index,
         executor,
         executor_reason: String::new(),
@@ -39,9 +39,7 @@ pub(super) fn record(
         executed_at: None,
         clear_since: None,
         finished_at: None,
-    };
-    procedure::of(&step.action).note_attempt(ctx.cluster, remediation, &mut record);
-    record
+    }
 }
 
 /// Says in the message of the remediation what the attempt is for, and how it goes on.
@@ -69,10 +67,10 @@ pub(super) fn purpose<'p>(
     let open_fault = update.remediation.fault(&record.fault_id).cloned();
     let (Some(open_fault), Some(step)) = (open_fault, of_policy::step_of(cx.policy, &update.remediation, record))
     else {
-        end(update, StepState::Cancelled, "the policy does not name this step any more", now);
+        end(update, StepState::Cancelled, "the policy has another step in its place", now);
         return None;
     };
-    if !procedure::of(&record.action).is_due(cx.node, record) {
+    if record.action.ends_boot() && !boot::is_same(cx.node, record) {
         end(update, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }

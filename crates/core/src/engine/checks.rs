@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::{Ctx, PolicyContext, limits};
 use crate::context::{Block, NodeContext, of_policy};
 use crate::fault::Fault;
@@ -9,7 +11,7 @@ use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::{Applicability, Rule, RuleMatch, Step};
-use crate::remediation::{Remediation, RemediationFault};
+use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::window;
 
 /// Least time between a refusal for a changed target and the next try.
@@ -91,6 +93,23 @@ pub(super) fn in_window(cx: PolicyContext<'_>, step: &Step) -> Result<(), Block>
     })
 }
 
+/// The step's last attempt, its end, and how long the next one has to wait from then on.
+fn last_attempt<'r>(
+    remediation: &'r Remediation,
+    open_fault: &'r RemediationFault,
+    step: &'r Step,
+) -> Option<(&'r StepRecord, Timestamp, Duration)> {
+    let last = remediation.attempts_for(open_fault, step).rev().find(|record| record.state.is_final())?;
+    let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
+    Some((last, last.finished_at?, wait))
+}
+
+/// When the cool-down after the step's last attempt ends, past or not.
+pub(super) fn cools_until(remediation: &Remediation, open_fault: &RemediationFault, step: &Step) -> Option<Timestamp> {
+    let (_, finished, wait) = last_attempt(remediation, open_fault, step)?;
+    finished.checked_add(wait).ok()
+}
+
 /// Checks whether the cool-down after the step's last attempt is over.
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
@@ -99,12 +118,8 @@ pub(super) fn cooled_down(
     open_fault: &RemediationFault,
     step: &Step,
 ) -> Result<(), Block> {
-    let Some(last) = remediation.attempts_for(open_fault, step).rev().find(|record| record.state.is_final()) else {
-        return Ok(());
-    };
-    let Some(finished) = last.finished_at else { return Ok(()) };
+    let Some((last, finished, wait)) = last_attempt(remediation, open_fault, step) else { return Ok(()) };
     let age = since(ctx.snapshot.now, finished);
-    let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
     let has_later_report = node.arrived().is_some_and(|arrived| arrived < age);
     // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
     // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.

@@ -1,5 +1,7 @@
 //! The next step of a remediation: which fault is next, and whether its step is reserved, recorded as a dry run, skipped, or blocked.
 
+use jiff::Timestamp;
+
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
@@ -10,7 +12,9 @@ use crate::moment::since;
 use crate::plan::BlockReason;
 use crate::policy::{Mode, Rule, Step};
 use crate::procedure::{self, executors, pending_operation};
-use crate::remediation::{Executor, MAX_STEPS, Remediation, RemediationFault, Resolution, StepRecord, StepState};
+use crate::remediation::{
+    Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepRecord, StepState,
+};
 
 /// Reserves the next step: that of the most urgent fault for which a step may be taken now.
 pub(super) fn reserve_for_most_urgent(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
@@ -40,6 +44,9 @@ fn by_urgency(remediation: &Remediation, node: &NodeContext<'_>) -> Vec<String> 
 }
 
 fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) -> Result<(), Block> {
+    if let Some(rule) = update.remediation.fault(id).and_then(|fault| cx.policy.rule(&fault.rule)) {
+        select::follow_edit(&mut update.remediation, id, rule);
+    }
     loop {
         let Some(mut open_fault) = update.remediation.fault(id).cloned() else { return Ok(()) };
         let Some(rule) = cx.policy.rule(&open_fault.rule) else { return Ok(()) };
@@ -56,8 +63,15 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         for note in notes {
             update.remediation.say(&note);
         }
-        let is_full = update.remediation.steps.len() >= MAX_STEPS;
-        let Some(step) = step.filter(|_| !is_full) else {
+        let steps = update.remediation.steps.len();
+        let is_full = steps >= MAX_STEPS - MAX_REMEDIATION_FAULTS;
+        if is_full && step.is_some_and(|step| !step.action.notifies()) {
+            // There is still room to notify people of each fault.
+            open_fault.step_index = rule.next_notify_step(open_fault.step_index);
+            replace(&mut update.remediation, open_fault);
+            continue;
+        }
+        let Some(step) = step.filter(|_| steps < MAX_STEPS) else {
             open_fault.state = Resolution::Exhausted;
             let why = if is_full { "the remediation has reached its limit of steps" } else { "no step is left" };
             update.remediation.say(&format!("{} ({}): {why}; a person is needed", open_fault.kind, open_fault.subject));
@@ -78,14 +92,9 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
             Ok(found) => found,
             Err(block) if block.reason == BlockReason::Cooldown => return Err(block),
             Err(block) => {
-                // All faults of the node share one block timeout.
                 let known = &update.remediation;
-                let activity = if block.waits_for_window() { known.last_touched() } else { known.last_activity() };
-                // Until then no step on the node could have started anyway.
-                let pending =
-                    pending_operation::latest_of(cx.cluster, cx.node, known).map(|at| at.min(cx.snapshot.now));
-                let activity = pending.map_or(activity, |pending| pending.max(activity));
-                let remaining = cx.block_timeout(step).saturating_sub(since(cx.snapshot.now, activity));
+                let blocked = since(cx.snapshot.now, blocked_since(cx, known, &open_fault, step, &block));
+                let remaining = cx.block_timeout(step).saturating_sub(blocked);
                 let is_late = remaining.is_zero() || cx.node.probe == Probe::Silent;
                 if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_check()) {
                     // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
@@ -114,6 +123,22 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         }
         return Ok(());
     }
+}
+
+/// Since when the step could have been taken but for a block. All faults of the node share one block timeout.
+fn blocked_since(
+    cx: PolicyContext<'_>,
+    remediation: &Remediation,
+    open_fault: &RemediationFault,
+    step: &Step,
+    block: &Block,
+) -> Timestamp {
+    let activity = if block.waits_for_window() { remediation.last_touched() } else { remediation.last_activity() };
+    // Before these times it could not have started anyway.
+    let pending = pending_operation::latest_of(cx.cluster, cx.node, remediation);
+    let cooled = checks::cools_until(remediation, open_fault, step);
+    let earliest = pending.into_iter().chain(cooled).map(|at| at.min(cx.snapshot.now));
+    earliest.fold(activity, Timestamp::max)
 }
 
 /// Skips a step that is impossible or has no place here. Returns whether it did.

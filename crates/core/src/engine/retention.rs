@@ -23,7 +23,7 @@ const NEVER_BEGAN: u32 = 20;
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, requeue: &mut Requeue) -> Vec<Effect> {
     let needed = needed(nodes);
     // Manual requests that never began are counted separately: they take no place from a record of executed actions.
-    let mut by_policy: BTreeMap<(&str, bool), Vec<&Remediation>> = BTreeMap::new();
+    let mut by_policy: BTreeMap<(&str, bool), Vec<&'a Remediation>> = BTreeMap::new();
     for remediation in
         ctx.snapshot.remediations.values().filter(|remediation| !remediation.is_live() && !remediation.deleting)
     {
@@ -43,7 +43,16 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, requeue: &mut Requeue) 
         let counted = known.map_or(Duration::ZERO, within);
         let memory = ctx.settings.failed_memory.max(counted);
         finished.sort_by(|a, b| ended(b).cmp(&ended(a)).then_with(|| b.name.cmp(&a.name)));
-        for (place, remediation) in finished.into_iter().enumerate() {
+        // The newest record of each node goes before any second one: a node that writes many takes no place from the others.
+        let mut of_node: BTreeMap<&str, usize> = BTreeMap::new();
+        let rank = |remediation: &'a Remediation| {
+            let newer = of_node.entry(&remediation.node).or_default();
+            *newer += 1;
+            (*newer, remediation)
+        };
+        let mut ranked: Vec<_> = finished.into_iter().map(rank).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        for (place, (_, remediation)) in ranked.into_iter().enumerate() {
             let age = since(ctx.snapshot.now, ended(remediation));
             let is_over_limit = place >= usize::try_from(history.limit).unwrap_or(usize::MAX);
             if !is_over_limit && age < history.ttl {

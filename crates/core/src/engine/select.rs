@@ -8,7 +8,7 @@ use crate::procedure::{self, StepContext};
 
 use crate::fault::{Fault, FaultState};
 use crate::policy::{Mode, OnFailure, Rule, RuleMatch, Step};
-use crate::remediation::{Executor, Remediation, RemediationFault, Resolution, StepState};
+use crate::remediation::{Executor, Remediation, RemediationFault, Resolution, StepRecord, StepState};
 
 /// How often the engine tries a step again at no cost when only its target had changed.
 const FREE_TRIES: usize = 5;
@@ -47,6 +47,24 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, open_fault: &Rem
         }
     }
     false
+}
+
+/// Finds the place of a fault in a rule that was edited: where its last attempt stands elsewhere by now or is gone, it goes on with the
+/// first step that was not tried. The old place says nothing about what was tried.
+pub(super) fn follow_edit(remediation: &mut Remediation, id: &str, rule: &Rule) {
+    let records = || remediation.steps.iter().filter(|record| record.fault_id == id);
+    let Some(last) = records().next_back() else { return };
+    let is_at = |step: &Step, record: &StepRecord| step.action.is_recorded_as(&record.action);
+    let place = usize::try_from(last.step_index).ok();
+    if place.and_then(|place| rule.steps.get(place)).is_some_and(|step| is_at(step, last)) {
+        return;
+    }
+    let is_over = |record: &StepRecord| record.state != StepState::Cancelled && !record.is_free();
+    let is_tried = |step: &Step| records().any(|record| is_at(step, record) && is_over(record));
+    let next = rule.steps.iter().position(|step| is_at(step, last) || !is_tried(step)).unwrap_or(rule.steps.len());
+    if let Some(fault) = remediation.fault_mut(id) {
+        fault.step_index = u32::try_from(next).unwrap_or(u32::MAX);
+    }
 }
 
 /// Selects the next step for the fault, by what counts of its past. Returns `None` where no step of the rule is left.
@@ -120,6 +138,8 @@ fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: Option<&R
             // A dry-run step that is recorded is used up.
             StepState::Simulated if step.mode == Mode::DryRun => return true,
             StepState::Cancelled | StepState::Simulated => {}
+            // Somebody else's mark is there: another try would find the same.
+            StepState::Succeeded if step.action.traits().marks_node => return true,
             state if state.is_final() => used += 1,
             _ => {}
         }

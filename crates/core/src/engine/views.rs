@@ -167,10 +167,10 @@ fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediati
             return pending.message();
         }
         if remediation.cleanup.owed().any(Marker::is_taint) && !remediation.has_work() {
-            return format!("taking the taint of remediation {} off", remediation.name);
+            return format!("removing the taint of remediation {}", remediation.name);
         }
         if remediation.cleanup.is_pending() && !remediation.has_work() {
-            return format!("putting back the cordon of remediation {}", remediation.name);
+            return format!("removing the cordon of remediation {}", remediation.name);
         }
     }
     if let Some(kept) = node.finished.iter().find(|remediation| remediation.is_quarantined()) {

@@ -20,20 +20,11 @@ const fn release(signal: Signal, allow_running_pods: bool) -> Action {
 /// A fault of this kind, for tests that need any.
 pub fn fault(kind: FaultType) -> Fault {
     Fault {
-        id: Fault::identity(kind, "key"),
-        kind,
         severity: Severity::Medium,
         state: FaultState::Suspected,
         subject: Subject::of(SubjectKind::Container),
-        target: Target::default(),
         message: "message".into(),
-        impact: String::new(),
-        first_seen: Timestamp::UNIX_EPOCH,
-        duration_seconds: 0,
-        confirmations: 1,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
+        ..Fault::new(kind, "key")
     }
 }
 

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer};
 use crate::observation::Credential;
-use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
 
 /// A kubelet that starts late, or on a machine that was suspended, renews its certificate at once.
@@ -39,7 +38,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Credential::Certificate { place, lifetime, left } => (place, *lifetime, *left),
         Credential::Other => return Ok(Coverage::new(Verdict::Clean { checked })),
         Credential::Unknown(why) => {
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, why));
+            return Err(Verdict::failed(why));
         }
     };
     if left > (lifetime.saturating_mul(OVERDUE) / 100).min(MAX_LEFT) {
@@ -60,23 +59,16 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             "once it has expired, the API server rejects this kubelet; find the signing request that nobody approves",
         )
     };
-    findings.sightings.push(
-        Component {
-            kind: FaultType::ClientCertificateExpiring,
-            key: KEY,
-            subject: Subject::named(SubjectKind::Kubelet, KEY),
-            severity,
-            message,
-            impact,
-            evidence: vec![format!(
-                "{} h of {} h are left, by the node's own clock",
-                left.as_secs() / 3600,
-                lifetime.as_secs() / 3600
-            )],
-            checked,
-            confirm: thresholds.confirm(&CONFIRM),
-        }
-        .into(),
-    );
+    findings.sight(Sighting {
+        severity,
+        message,
+        impact,
+        evidence: vec![format!(
+            "{} h of {} h are left, by the node's own clock",
+            left.as_secs() / 3600,
+            lifetime.as_secs() / 3600
+        )],
+        ..Sighting::new(FaultType::ClientCertificateExpiring, KEY, checked, thresholds.confirm(&CONFIRM))
+    });
     Ok(Coverage::undecided(KEY, checked, "it is overdue"))
 }

@@ -2,8 +2,8 @@
 
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{CLOCK_STALE, Check, Component, Coverage, Detected, Findings, Verdict, answer};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
+use crate::finding::{CLOCK_STALE, Check, Coverage, Detected, Findings, Sighting, Verdict, answer};
 use crate::thresholds::{Bound, Confirm};
 
 /// Three reports. A clock that a person sets by hand, or that is wrong when a machine wakes, is corrected within minutes.
@@ -45,23 +45,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             "the API server's answer was slow, or its clock is a little apart",
         ));
     }
-    findings.sightings.push(
-        Component {
-            kind: FaultType::ClockUnsynchronised,
-            key: KEY,
-            subject: Subject::named(SubjectKind::Host, KEY),
-            severity: Severity::Medium,
-            message: format!(
-                "the node's clock is {how} the API server's by more than {} s",
-                thresholds.bound(&SKEW).as_secs()
-            ),
-            impact: "certificates and tokens count as expired or as not valid yet, and times that the kubelet writes are read \
-                     wrongly; where all nodes say so, it is the API server's clock",
-            evidence: vec![format!("{side} by {} s at least, by the date of an answer of the API server", certain.as_secs())],
-            checked,
-            confirm: thresholds.confirm(&CONFIRM),
-        }
-        .into(),
-    );
+    findings.sight(Sighting {
+        message: format!(
+            "the node's clock is {how} the API server's by more than {} s",
+            thresholds.bound(&SKEW).as_secs()
+        ),
+        impact: "certificates and tokens count as expired or as not valid yet, and times that the kubelet writes are read \
+                 wrongly; where all nodes say so, it is the API server's clock",
+        evidence: vec![format!("{side} by {} s at least, by the date of an answer of the API server", certain.as_secs())],
+        ..Sighting::new(FaultType::ClockUnsynchronised, KEY, checked, thresholds.confirm(&CONFIRM))
+    });
     Ok(Coverage::undecided(KEY, checked, "the clocks are apart"))
 }

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, answer, container_of, evidence, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Sighting, Verdict, answer, container_of, lists, of_pod, short,
 };
 use crate::observation::{
     ContainerSeen, ContainerState, ListRound, Observations, Reading, RemovalSeen, RemovalState, RuntimeKind, TaskAnswer,
 };
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
@@ -35,30 +34,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         (None, RuntimeKind::Containerd | RuntimeKind::CriO | RuntimeKind::Other) => &[],
         (None, RuntimeKind::Unknown) => return Err(crate::finding::kind_not_known()),
         (None, RuntimeKind::Docker) => {
-            let detail = "Docker itself could not be asked which containers it is removing";
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::failed("Docker itself could not be asked which containers it is removing"));
         }
     };
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     let max_age = findings.task_max_age;
-    let mut found = |container: &ContainerSeen, impact: &str, (message, lines): (String, Vec<String>)| {
+    let mut found = |container: &ContainerSeen, impact, (message, evidence)| {
         let (subject, target) = container_of(container);
-        findings.sightings.push(Sighting {
-            kind: FaultType::ContainerStuck,
-            key: container.id.clone(),
-            certain: true,
-            harm: Harm::Always,
-            severity: Severity::Low,
-            subject,
-            target,
-            message: bounded(&message, MAX_LINE),
-            impact: impact.to_owned(),
-            evidence: evidence(lines),
-            checked,
-            since: checked,
-            confirm: thresholds.confirm(&CONFIRM),
-            without_kubelet: None,
-        });
+        let base = Sighting::new(FaultType::ContainerStuck, &container.id, checked, thresholds.confirm(&CONFIRM));
+        findings.sight(Sighting { subject, target, message, impact, evidence, ..base });
     };
     for removal in removals {
         let key = removal.container.id.clone();
@@ -72,7 +56,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
             None => {
                 let detail = format!("Docker did not say how the removal of {} stands", short(&key));
-                coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+                coverage.named.insert(key, Verdict::failed(&detail));
             }
         }
     }

@@ -3,9 +3,8 @@
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer};
 use crate::observation::{BusSeen, BusStep};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
@@ -32,8 +31,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let (step, how, hangs) = match bus {
         BusSeen::Answered | BusSeen::NoBus => return Ok(Coverage::new(Verdict::Clean { checked })),
         BusSeen::NotOnIt => {
-            let detail = "the system bus says that systemd is not on it";
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::failed("the system bus says that systemd is not on it"));
         }
         BusSeen::Silent { step, how } => (*step, how, true),
         BusSeen::Refused { step, how } => (*step, how, false),
@@ -45,26 +43,20 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             "the system bus does not answer: nobody reaches systemd over it"
         }
     };
-    findings.sightings.push(
-        Component {
-            kind: FaultType::DbusUnresponsive,
-            key: KEY,
-            subject: Subject::named(SubjectKind::Process, KEY),
-            severity: if hangs { Severity::High } else { Severity::Medium },
-            message: message.to_owned(),
-            // As root, runc and systemctl connect to systemd directly where the bus returns an error. They wait where it returns
-            // nothing.
-            impact: if hangs {
-                "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends no \
-                 container, and a restart of either would wait"
-            } else {
-                "what reaches systemd over the bus alone is refused; runc and systemctl, as root, have another way"
-            },
-            evidence: vec![format!("{step}: {}", bounded(how, 256))],
-            checked,
-            confirm: thresholds.confirm(&CONFIRM),
-        }
-        .into(),
-    );
+    findings.sight(Sighting {
+        subject: Subject::named(SubjectKind::Process, KEY),
+        severity: if hangs { Severity::High } else { Severity::Medium },
+        message: message.to_owned(),
+        // As root, runc and systemctl connect to systemd directly where the bus returns an error. They wait where it returns
+        // nothing.
+        impact: if hangs {
+            "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends no \
+             container, and a restart of either would wait"
+        } else {
+            "what reaches systemd over the bus alone is refused; runc and systemctl, as root, have another way"
+        },
+        evidence: vec![format!("{step}: {}", bounded(how, 256))],
+        ..Sighting::new(FaultType::DbusUnresponsive, KEY, checked, thresholds.confirm(&CONFIRM))
+    });
     Ok(Coverage::undecided(KEY, checked, "it did not answer"))
 }

@@ -3,9 +3,8 @@
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer};
 use crate::observation::{HostSeen, LimitSeen, Observations, Owner, Usage};
-use crate::reason::ConditionReason;
 use crate::thresholds::{Confirm, Confirmation};
 
 /// A fork storm that was aborted, or a burst of starts, is over within a minute.
@@ -91,17 +90,14 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) -> Detecte
     for LimitSeen { owner, usage } in (limit.of)(host) {
         let verdict = match usage {
             Ok(usage) if usage.is_at_least(EXHAUSTED_PERCENT) => {
-                findings.sightings.push(sighting(limit, owner, *usage, checked).into());
+                findings.sight(sighting(limit, owner, *usage, checked));
                 Verdict::undecided("it is about to run out")
             }
             Ok(usage) if usage.is_at_least(HEALTHY_PERCENT) => {
                 Verdict::undecided(&format!("{} of {owner} are between plenty and scarce", limit.what))
             }
             Ok(_) => clean.clone(),
-            Err(why) => {
-                let detail = format!("the {} of {owner} are not known: {why}", limit.what);
-                Verdict::unknown(ConditionReason::CheckFailed, &detail)
-            }
+            Err(why) => Verdict::failed(&format!("the {} of {owner} are not known: {why}", limit.what)),
         };
         // Two daemons may have one name. A clean verdict on one must not hide the verdict on the other.
         let is_clean = matches!(verdict, Verdict::Clean { .. });
@@ -112,22 +108,18 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) -> Detecte
     Ok(coverage)
 }
 
-fn sighting<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, checked: std::time::Duration) -> Component<'a> {
+fn sighting(limit: &Limit, owner: &Owner, usage: Usage, checked: std::time::Duration) -> Sighting {
     let of = match owner {
         Owner::Node | Owner::Pods => SubjectKind::Host,
         Owner::Kubelet => SubjectKind::Kubelet,
         Owner::Runtime(_) => SubjectKind::Runtime,
     };
     let name = (*owner != Owner::Node).then(|| owner.key().to_owned());
-    Component {
-        kind: limit.kind,
-        key: owner.key(),
+    Sighting {
         subject: Subject { name, ..Subject::of(of) },
-        severity: Severity::High,
         message: format!("more than {EXHAUSTED_PERCENT}% of the {} that {owner} may have are in use", limit.what),
         impact: limit.impact,
         evidence: vec![format!("{owner}: {} of {} in use, {} at most", usage.used, limit.what, usage.limit)],
-        checked,
-        confirm: limit.confirm,
+        ..Sighting::new(limit.kind, owner.key(), checked, limit.confirm)
     }
 }

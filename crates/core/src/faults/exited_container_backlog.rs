@@ -2,8 +2,8 @@
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, lists};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, lists};
 use crate::observation::{ContainerState, ListRound, Reading};
 use crate::thresholds::Confirm;
 
@@ -54,20 +54,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             checked,
         ),
     };
-    findings.sightings.push(
-        Component {
-            kind: FaultType::ExitedContainerBacklog,
-            key: KEY,
-            subject: Subject::named(SubjectKind::Runtime, KEY),
-            severity,
-            message: message.to_owned(),
-            impact,
-            evidence: vec![line],
-            checked,
-            confirm: thresholds.confirm(&CONFIRM),
-        }
-        .into(),
-    );
+    findings.sight(Sighting {
+        severity,
+        message: message.to_owned(),
+        impact,
+        evidence: vec![line],
+        ..Sighting::new(FaultType::ExitedContainerBacklog, KEY, checked, thresholds.confirm(&CONFIRM))
+    });
     Ok(Coverage::undecided(KEY, checked, "the runtime's lists are large"))
 }
 

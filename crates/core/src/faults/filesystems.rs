@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer};
 use crate::observation::{DisksSeen, FilesystemSeen, Space};
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
@@ -58,12 +58,12 @@ pub(super) fn is_run(filesystem: &FilesystemSeen) -> bool {
 
 /// Detects the file systems of a kind that have less than a hundredth of their bytes left and fewer than this, or the same of their
 /// inodes. `fault` makes the fault of one of them, from what is short: `bytes` or `inodes`.
-pub(super) fn short_of_room<'a>(
-    &Check { seen, .. }: &Check<'a>,
+pub(super) fn short_of_room(
+    &Check { seen, .. }: &Check<'_>,
     findings: &mut Findings,
     bytes: u64,
     is_its: impl Fn(&FilesystemSeen) -> bool,
-    fault: impl Fn(&'a FilesystemSeen, &str, Duration) -> Component<'a>,
+    fault: impl Fn(&FilesystemSeen, &str, Duration) -> Sighting,
 ) -> Detected {
     let (disks, checked) = answer(&seen.disks, seen.now, "the node's file systems", STALE)?;
     let mut coverage = Coverage::new(others(disks, checked));
@@ -79,7 +79,7 @@ pub(super) fn short_of_room<'a>(
             ((false, false), _) => Verdict::undecided("it is nearly full"),
             ((bytes, _), _) => {
                 let left = if bytes { "bytes" } else { "inodes" };
-                findings.sightings.push(fault(filesystem, left, checked).into());
+                findings.sight(fault(filesystem, left, checked));
                 Verdict::undecided("it is full")
             }
         };
@@ -88,17 +88,9 @@ pub(super) fn short_of_room<'a>(
     Ok(coverage)
 }
 
-fn full_filesystem<'a>(
-    filesystem: &'a FilesystemSeen,
-    what: &str,
-    checked: Duration,
-    thresholds: &Thresholds,
-) -> Component<'a> {
-    Component {
-        kind: FaultType::DiskFull,
-        key: &filesystem.device,
+fn full_filesystem(filesystem: &FilesystemSeen, what: &str, checked: Duration, thresholds: &Thresholds) -> Sighting {
+    Sighting {
         subject: subject(filesystem),
-        severity: Severity::High,
         message: format!(
             "the file system of {} has next to no {what} left, and the kubelet does not get it free",
             names(filesystem)
@@ -106,8 +98,7 @@ fn full_filesystem<'a>(
         impact: "containers cannot be started, and not even ended: the runtime writes down each change; logs and images \
                  are lost",
         evidence: room(filesystem),
-        checked,
-        confirm: thresholds.confirm(&CONFIRM_FULL),
+        ..Sighting::new(FaultType::DiskFull, &filesystem.device, checked, thresholds.confirm(&CONFIRM_FULL))
     }
 }
 
@@ -120,21 +111,19 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
             coverage.named.insert(filesystem.device.clone(), Verdict::Clean { checked });
             continue;
         };
-        findings.sightings.push(
-            Component {
-                kind: FaultType::ReadOnlyFilesystem,
-                key: &filesystem.device,
-                subject: subject(filesystem),
-                severity: Severity::Critical,
-                message: format!("the file system of {} takes no writes: {how}", names(filesystem)),
-                impact: "no container can be started or ended, no pod is taken on; the kernel does this after errors of \
-                         the disk",
-                evidence: vec![format!("device {}: {how}", filesystem.device)],
+        findings.sight(Sighting {
+            subject: subject(filesystem),
+            message: format!("the file system of {} takes no writes: {how}", names(filesystem)),
+            impact: "no container can be started or ended, no pod is taken on; the kernel does this after errors of \
+                     the disk",
+            evidence: vec![format!("device {}: {how}", filesystem.device)],
+            ..Sighting::new(
+                FaultType::ReadOnlyFilesystem,
+                &filesystem.device,
                 checked,
-                confirm: thresholds.confirm(&CONFIRM_READ_ONLY),
-            }
-            .into(),
-        );
+                thresholds.confirm(&CONFIRM_READ_ONLY),
+            )
+        });
     }
     Ok(coverage)
 }

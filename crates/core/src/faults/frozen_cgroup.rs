@@ -7,11 +7,10 @@ use super::spec::{ByDaemon, FaultSpec, Holds, NOT_WORSE, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Component, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, bounded_pod, container_of, lists,
-    of_pod, pod_of, short,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, bounded_pod, container_of, lists, of_pod,
+    pod_of, short,
 };
 use crate::observation::{ContainerSeen, FrozenSeen, HostSeen, Observations, ProcessRole};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
 
@@ -63,10 +62,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             Some(_) => (SubjectKind::Container, format!("container {}{of_pod}", short(&one.serves))),
             None => (SubjectKind::Sandbox, format!("a container{of_pod} in sandbox {}", short(&one.serves))),
         };
-        let sighting = Component {
-            kind: FaultType::FrozenCgroup,
-            key: &one.serves,
-            severity: Severity::Medium,
+        findings.sight(Sighting {
             message: format!("{what} is frozen while it is being made"),
             subject: Subject {
                 sandbox_id: object.sandbox_id.clone(),
@@ -77,12 +73,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
                          once the control group is thawed",
             evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.process.pid, one.group)],
-            checked,
-            confirm: thresholds.confirm(&CONFIRM),
-        };
-        let target =
-            Target { process: Some(one.process.clone()), control_group: Some(bounded(&one.group, MAX_LINE)), ..object };
-        findings.sightings.push(Sighting { target, ..sighting.into() });
+            target: Target {
+                process: Some(one.process.clone()),
+                control_group: Some(bounded(&one.group, MAX_LINE)),
+                ..object
+            },
+            ..Sighting::new(FaultType::FrozenCgroup, &one.serves, checked, thresholds.confirm(&CONFIRM))
+        });
     }
     Ok(coverage)
 }
@@ -92,7 +89,7 @@ pub(super) fn frozen(seen: &Observations) -> Result<(&HostSeen, &[FrozenSeen], D
     let (host, checked) = answer(&seen.host, seen.now, "control groups", STALE)?;
     match &host.frozen {
         Ok(frozen) => Ok((host, frozen, checked)),
-        Err(why) => Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => Err(Verdict::failed(why)),
     }
 }
 

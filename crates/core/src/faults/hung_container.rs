@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::runtime_client_hung::awaited_by;
 use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::fault::{FaultGroup, FaultType, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, HangConfirmation, Harm, STALE, Sighting, Verdict, answer, asks_single,
-    bounded_pod, describe, evidence, lists, of_pod, process_ref, processes, short,
+    Check, Coverage, Detected, Findings, HangConfirmation, STALE, Sighting, Verdict, answer, asks_single, bounded_pod,
+    describe, lists, of_pod, process_ref, processes, short,
 };
 use crate::observation::{
     ContainerSeen, ContainerState, ListRound, Observations, ProcessSeen, Reading, RuntimeKind, TaskAnswer,
@@ -212,13 +212,13 @@ fn judge(
     }
     let checked = check_time(&answers, shim.map(|(_, checked)| checked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    let mut sighting = sighting(group, key, &answers, shim, checked, seen.kind, confirm);
+    let mut sighting = sighting(group, &key, &answers, shim, checked, seen.kind, confirm);
     let waits = shim.filter(|shim| seen.kind != RuntimeKind::CriO && !is_stopped(shim.state));
     if let Some((verb, client)) = waits.zip(seen.processes.value()).and_then(|(shim, table)| awaited_by(shim, table)) {
         let waits = format!("; the shim waits for `{}`: {}", bounded(verb, 16), describe(client));
-        (sighting.certain, sighting.message) = (false, bounded(&(sighting.message + &waits), MAX_LINE));
+        (sighting.certain, sighting.message) = (false, sighting.message + &waits);
     }
-    findings.sightings.push(sighting);
+    findings.sight(sighting);
 }
 
 /// The verdict on a container of CRI-O without a conmon among the processes. It may be the container of a VM, which has none.
@@ -229,7 +229,7 @@ fn without_conmon(group: &Group<'_>, seen: &Observations) -> Verdict {
     };
     let who = format!("{}{}", names(group, &group.running), of_pod(group.pod));
     let why = table.left_out.processes.as_deref().unwrap_or("CRI-O does not hear of its end without one");
-    Verdict::unknown(ConditionReason::CheckFailed, &format!("no conmon of {who} was seen: {why}"))
+    Verdict::failed(&format!("no conmon of {who} was seen: {why}"))
 }
 
 /// The moment of the check behind a sighting. A stopped process cannot answer, and a call that has not returned is still
@@ -258,11 +258,10 @@ fn shim_of<'a>(
         let shims = table.processes.iter().filter(|process| process.role.serves().is_some_and(|(id, _)| id == wanted));
         shims.min_by_key(|process| (process.state != 'T', process.pid, process.start_ticks))
     };
-    let by_container = || {
-        let silent = answers.silent.iter().map(|(id, _)| *id);
-        silent.chain(group.running.iter().map(|container| container.id.as_str())).find_map(serves)
-    };
-    serves(group.id).or_else(by_container).map(|process| (process, checked))
+    // A shim may serve one container beside that of its sandbox.
+    let of_silent = answers.silent.iter().map(|(id, _)| *id).find_map(serves);
+    let of_running = || group.running.iter().map(|container| container.id.as_str()).find_map(serves);
+    of_silent.or_else(|| serves(group.id)).or_else(of_running).map(|process| (process, checked))
 }
 
 /// Whether a debugger or a signal has stopped the process: it is not merely slow.
@@ -272,7 +271,7 @@ const fn is_stopped(state: char) -> bool {
 
 fn sighting(
     group: &Group<'_>,
-    key: String,
+    key: &str,
     answers: &Answers<'_>,
     shim: Option<&ProcessSeen>,
     checked: Duration,
@@ -317,6 +316,7 @@ fn sighting(
         sandbox_id: Some(bounded(group.sandbox_id, 128)),
         ..Subject::of(if shown.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
     };
+    let confirm = if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow };
     let target = Target {
         // What a question to CRI-O waits for is not the conmon.
         process: shim
@@ -328,20 +328,14 @@ fn sighting(
         ..Target::default()
     };
     Sighting {
-        kind: FaultType::HungContainer,
-        key,
         certain,
-        harm: Harm::Always,
-        severity: Severity::Medium,
         subject,
         target,
-        message: bounded(&message, MAX_LINE),
-        impact: impact.to_owned(),
-        evidence: evidence(calls_and_shim(group, answers, shim, kind)),
-        checked,
+        message,
+        impact,
+        evidence: calls_and_shim(group, answers, shim, kind),
         since: answers.silent_since.map_or(checked, |since| since.min(checked)),
-        confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow },
-        without_kubelet: None,
+        ..Sighting::new(FaultType::HungContainer, key, checked, confirm)
     }
 }
 

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{Daemon, FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind};
+use crate::fault::{Daemon, FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
 use crate::finding::{
-    Check, Component, Coverage, Detected, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes,
+    Check, Coverage, Detected, Findings, Known, KubeletStart, STALE, Sighting, Verdict, answer, lists, processes,
 };
 use crate::observation::{KubeletSeen, Observations, ProcessRole};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
 
@@ -89,7 +88,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
         (Some(_), None) => {
             let note = kubelet.note.as_deref().unwrap_or("its health check could not be asked");
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, note));
+            return Err(Verdict::failed(note));
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
@@ -106,21 +105,13 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
             known.kubelets.longest.as_secs()
         ));
     }
-    findings.sightings.push(
-        Component {
-            kind: FaultType::KubeletDown,
-            key: KUBELET,
-            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
-            severity: Severity::Critical,
-            message,
-            impact: "no pod of this node is started, stopped or watched",
-            evidence,
-            checked,
-            confirm,
-        }
-        .into(),
-    );
-    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has completed its start")))
+    findings.sight(Sighting {
+        message,
+        impact: "no pod of this node is started, stopped or watched",
+        evidence,
+        ..Sighting::new(FaultType::KubeletDown, KUBELET, checked, confirm)
+    });
+    Ok(Coverage::new(Verdict::failed("no kubelet has completed its start")))
 }
 
 /// Detects kubelets that each complete a start and do not stay. A kubelet that never completes a start is down.
@@ -135,23 +126,15 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
         format!("{} kubelets have completed their start within {minutes} min", known.kubelets.completed),
         format!("but for the newest, none lived longer than about {} s", known.kubelets.longest.as_secs()),
     ];
-    findings.sightings.push(
-        Component {
-            kind: FaultType::KubeletCrashLoop,
-            key: KUBELET,
-            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
-            severity: Severity::High,
-            message: format!(
-                "the kubelet completes its start and ends, again and again: {CRASH_LOOP_STARTS} times or more within {minutes} min"
-            ),
-            impact: "pods of this node are started and stopped late; each start asks every container anew",
-            evidence,
-            checked,
-            confirm: thresholds.confirm(&CONFIRM_CRASH_LOOP),
-        }
-        .into(),
-    );
-    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has stayed for long")))
+    findings.sight(Sighting {
+        message: format!(
+            "the kubelet completes its start and ends, again and again: {CRASH_LOOP_STARTS} times or more within {minutes} min"
+        ),
+        impact: "pods of this node are started and stopped late; each start asks every container anew",
+        evidence,
+        ..Sighting::new(FaultType::KubeletCrashLoop, KUBELET, checked, thresholds.confirm(&CONFIRM_CRASH_LOOP))
+    });
+    Ok(Coverage::new(Verdict::failed("no kubelet has stayed for long")))
 }
 
 /// The last check of the kubelet. No kubelet in a process table that may not be the table of the node proves nothing.
@@ -160,8 +143,7 @@ fn check(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), 
     if kubelet.process.is_none() {
         processes(seen)?;
         if !known.host_processes {
-            let detail = "no process of the node has ever been seen here";
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::failed("no process of the node has ever been seen here"));
         }
     }
     Ok((kubelet, checked))

@@ -13,10 +13,9 @@ use super::kubelet::KUBELET;
 use super::spec::{ByDaemon, FaultSpec, Helps, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, PORT_STALE, STALE, Verdict, answer, lists};
+use crate::finding::{Check, Coverage, Detected, Findings, PORT_STALE, STALE, Sighting, Verdict, answer, lists};
 use crate::observation::{Observations, PortSeen};
-use crate::reason::ConditionReason;
-use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
+use crate::thresholds::{Bound, Confirm, Thresholds};
 
 /// The kubelet's own check already waits five minutes, and uses the monotonic clock.
 const CONFIRM_SYNC_LOOP: Confirm = Confirm::new("syncLoopStalled", 3, 45, 120);
@@ -68,23 +67,7 @@ fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), 
     answer(&seen.port, seen.now, "the kubelet's own port", stale)
 }
 
-/// What both faults have in common.
-fn of_the_kubelet(kind: FaultType, checked: Duration, confirm: Confirmation) -> Component<'static> {
-    Component {
-        kind,
-        key: KUBELET,
-        subject: Subject::named(SubjectKind::Kubelet, KUBELET),
-        severity: Severity::High,
-        message: String::new(),
-        impact: "",
-        evidence: Vec::new(),
-        checked,
-        confirm,
-    }
-}
-
 pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let kind = FaultType::SyncLoopStalled;
     let (port, checked) = asked(seen, PORT_STALE)?;
     match &port.sync_loop {
         // The kubelet's check also passes while the loop has not begun. Relists begin with the loop.
@@ -96,15 +79,13 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
                 "it is not known whether the kubelet's sync loop has started: no relist of its pods has ended yet";
             return Err(Verdict::undecided(detail));
         }
-        Err(why) => return Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => return Err(Verdict::failed(why)),
         Ok(false) => {}
     }
     // The probe checks a faulty port again within a minute. An old answer proves nothing about the runtime now.
     asked(seen, STALE)?;
-    let held = |why: &str| {
-        let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
-        Verdict::unknown(ConditionReason::CheckFailed, &detail)
-    };
+    let held =
+        |why: &str| Verdict::failed(&format!("the kubelet's sync loop stands still, and {why}: that may be why"));
     if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
         return Err(held(why));
     }
@@ -113,24 +94,20 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         Relists::Slow(_) => return Err(held("it relists its pods slowly")),
         Relists::Undecided(_) => return Err(held("it is not known how fast it relists its pods")),
     }
-    findings.sightings.push(
-        Component {
-            message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
-            impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
-                     mount that does not answer, left below the folder of a pod that is gone",
-            evidence: vec![
-                "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
-                "it goes on relisting its pods, and the runtime answers".to_owned(),
-            ],
-            ..of_the_kubelet(kind, checked, thresholds.confirm(&CONFIRM_SYNC_LOOP))
-        }
-        .into(),
-    );
+    findings.sight(Sighting {
+        message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
+        impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
+                 mount that does not answer, left below the folder of a pod that is gone",
+        evidence: vec![
+            "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
+            "it goes on relisting its pods, and the runtime answers".to_owned(),
+        ],
+        ..Sighting::new(FaultType::SyncLoopStalled, KUBELET, checked, thresholds.confirm(&CONFIRM_SYNC_LOOP))
+    });
     Ok(Coverage::undecided(KUBELET, checked, "the sync loop stands still"))
 }
 
 pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let kind = FaultType::PlegSlow;
     let (port, checked) = asked(seen, PORT_STALE)?;
     let evidence = match relists(seen, port, thresholds) {
         Relists::Fine => return Ok(Coverage::new(Verdict::Clean { checked })),
@@ -139,29 +116,25 @@ pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
     };
     asked(seen, STALE)?;
     if let Some(why) = of_the_runtime(seen) {
-        let detail = format!("the kubelet relists its pods slowly, and {why}: that may be the cause");
-        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::failed(&format!("the kubelet relists its pods slowly, and {why}: that may be the cause")));
     }
-    findings.sightings.push(
-        Component {
-            message: format!(
-                "the kubelet takes {} s or more for each relist of its pods, and the runtime answers",
-                thresholds.bound(&SLOW_RELIST).as_secs()
-            ),
-            impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
-                     single objects one after another, and up to its limit for each",
-            evidence,
-            ..of_the_kubelet(kind, checked, thresholds.confirm(&CONFIRM_PLEG))
-        }
-        .into(),
-    );
+    findings.sight(Sighting {
+        message: format!(
+            "the kubelet takes {} s or more for each relist of its pods, and the runtime answers",
+            thresholds.bound(&SLOW_RELIST).as_secs()
+        ),
+        impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
+                 single objects one after another, and up to its limit for each",
+        evidence,
+        ..Sighting::new(FaultType::PlegSlow, KUBELET, checked, thresholds.confirm(&CONFIRM_PLEG))
+    });
     Ok(Coverage::undecided(KUBELET, checked, "it relists its pods slowly"))
 }
 
 fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
     let relists = match &port.relists {
         Ok(relists) => relists,
-        Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => return Relists::Undecided(Verdict::failed(why)),
     };
     // With evented PLEG the kubelet relists only every five minutes, and sets the moment of its last list to now whenever it is
     // asked.

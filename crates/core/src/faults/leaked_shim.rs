@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::fault::{FaultGroup, FaultType, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe,
-    evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe,
+    kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
 };
 use crate::observation::{
     ContainerState, ListRound, Observations, PossibleRole, ProcessRole, ProcessSeen, RuntimeKind, TaskAnswer,
@@ -48,7 +48,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         RuntimeKind::Unknown => return Err(kind_not_known()),
         RuntimeKind::Other => {
             let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::failed(detail));
         }
     }
     let both = listed.min(checked_at);
@@ -71,7 +71,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
             OrphanState::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
-                coverage.named.insert(id.to_owned(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
+                coverage.named.insert(id.to_owned(), Verdict::failed(&detail));
             }
             // Shims of the kubelet have full ids. A shim of `ctr run` with a name of its own is no orphan.
             OrphanState::Left if process.parent != 1 || living_children > 0 || !is_full_id(id) => {
@@ -85,13 +85,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 coverage.named.insert(id.to_owned(), Verdict::undecided("its conmon may be about to end"));
             }
             OrphanState::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
-                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
                     coverage.named.insert(id.to_owned(), verdict);
                 }
             },
             OrphanState::Left => match proof(process, id, seen, both, thresholds, findings) {
-                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
                     coverage.named.insert(id.to_owned(), verdict);
                 }
@@ -145,8 +145,7 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
     match (process.state, listed) {
         ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", checked: both }),
         ('T', false) => {
-            let detail = format!("shim {} is stopped and in no list: whose it is is not known", short(id));
-            Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
+            Err(Verdict::failed(&format!("shim {} is stopped and in no list: whose it is is not known", short(id))))
         }
         _ => {
             let detail = format!("whether shim {} still has something to do is not known", short(id));
@@ -181,8 +180,7 @@ fn proof(
             Ok(Proof { line: "containerd knows no task with its id", checked: both.min(checked) })
         }
         (TaskAnswer::NoAnswer, _) => {
-            let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
-            Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
+            Err(Verdict::failed(&format!("containerd knows a task of shim {}, which does not answer", short(id))))
         }
         (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, checked) => {
             Err(Verdict::Clean { checked: both.min(checked) })
@@ -218,30 +216,21 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
     };
     let target = Target {
         process: Some(process_ref(process, Role::Shim)),
-        container_id: None,
         sandbox_id: subject.sandbox_id.clone(),
         pod: subject.pod.clone(),
         ..Target::default()
     };
     Sighting {
-        kind: FaultType::LeakedShim,
-        key: id.to_owned(),
-        certain: true,
-        harm: Harm::Always,
-        severity: Severity::Medium,
         subject,
         target,
-        message: bounded(&message, MAX_LINE),
-        impact: impact.to_owned(),
-        evidence: evidence(vec![
+        message,
+        impact,
+        evidence: vec![
             format!("its id is on {listed} and on no running container"),
             "it has no living child, and its parent is process 1".to_owned(),
             proof.line.to_owned(),
             describe(process),
-        ]),
-        checked: proof.checked,
-        since: proof.checked,
-        confirm: thresholds.confirm(&CONFIRM),
-        without_kubelet: None,
+        ],
+        ..Sighting::new(FaultType::LeakedShim, id, proof.checked, thresholds.confirm(&CONFIRM))
     }
 }

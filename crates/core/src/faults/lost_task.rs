@@ -2,10 +2,10 @@
 
 use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists,
-    of_pod, processes, short,
+    Check, Coverage, Detected, Findings, Sighting, Verdict, answer, asks_single, container_of, lists, of_pod,
+    processes, short,
 };
 use crate::observation::{ContainerState, ProcessTable, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
@@ -27,7 +27,6 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// Only a list that was requested after the answer of the task counts: a container that has just ended leaves the list a moment
 /// later.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let kind = FaultType::LostTask;
     let (lists, listed) = lists(seen)?;
     asks_single(seen.kind)?;
     // A missing process proves something only in the node's own process table.
@@ -82,25 +81,16 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         let name = bounded(&container.name, 63);
         let message = format!("container {name}{} is listed as running, but its task {what}", of_pod(Some(pod)));
         let (subject, target) = container_of(container);
-        findings.sightings.push(Sighting {
-            kind,
-            key: container.id.clone(),
-            certain: true,
-            harm: Harm::Always,
-            severity: Severity::Medium,
+        findings.sight(Sighting {
             subject,
             target,
-            message: bounded(&message, MAX_LINE),
-            impact: "nothing of the container runs, and the kubelet does not start it again: it believes the list"
-                .to_owned(),
-            evidence: evidence(vec![
+            message,
+            impact: "nothing of the container runs, and the kubelet does not start it again: it believes the list",
+            evidence: vec![
                 format!("a list that was asked for after the task's answer has {} as running", short(&container.id)),
                 format!("{}: task {} {what}", witness(seen.kind), short(&container.id)),
-            ]),
-            checked: asked,
-            since: asked,
-            confirm: thresholds.confirm(&CONFIRM),
-            without_kubelet: None,
+            ],
+            ..Sighting::new(FaultType::LostTask, &container.id, asked, thresholds.confirm(&CONFIRM))
         });
     }
     Ok(coverage)

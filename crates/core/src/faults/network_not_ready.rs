@@ -2,9 +2,8 @@
 
 use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer};
-use crate::reason::ConditionReason;
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer};
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
@@ -27,28 +26,19 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Some(network) if network.ready => return Ok(Coverage::new(Verdict::Clean { checked })),
         Some(network) => network,
         None => {
-            let detail = "this runtime does not say whether its network is ready";
-            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+            return Err(Verdict::failed("this runtime does not say whether its network is ready"));
         }
     };
     let reason = match network.reason.as_str() {
         "" => "without a reason".to_owned(),
         reason => bounded(reason, 64),
     };
-    findings.sightings.push(
-        Component {
-            kind: FaultType::NetworkNotReady,
-            key: KEY,
-            subject: Subject::named(SubjectKind::Runtime, KEY),
-            severity: Severity::High,
-            message: format!("the runtime says that its network is not ready ({reason})"),
-            impact: "no pod that needs a network of its own is started on this node; a restart of runtime or kubelet \
-                     changes nothing: check the pod that installs the network plugin",
-            evidence: vec![format!("NetworkReady is false: {}", bounded(&network.message, 256))],
-            checked,
-            confirm: thresholds.confirm(&CONFIRM),
-        }
-        .into(),
-    );
-    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "the network is not ready")))
+    findings.sight(Sighting {
+        message: format!("the runtime says that its network is not ready ({reason})"),
+        impact: "no pod that needs a network of its own is started on this node; a restart of runtime or kubelet \
+                 changes nothing: check the pod that installs the network plugin",
+        evidence: vec![format!("NetworkReady is false: {}", bounded(&network.message, 256))],
+        ..Sighting::new(FaultType::NetworkNotReady, KEY, checked, thresholds.confirm(&CONFIRM))
+    });
+    Ok(Coverage::new(Verdict::failed("the network is not ready")))
 }

@@ -6,8 +6,8 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, bounded_pod, describe,
-    evidence, of_pod, pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Sighting, Verdict, absent, bounded_pod, describe, of_pod,
+    pod_of, process_ref, processes, short, unproven,
 };
 use crate::observation::{Observations, PossibleRole, ProcessRole, ProcessSeen, UnprovenProcess};
 use crate::reason::ConditionReason;
@@ -74,7 +74,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
         }
     }
     for culprit in culprits(&old) {
-        findings.sightings.push(sighting(&culprit, &old, seen, checked, thresholds, confirm));
+        findings.sight(sighting(&culprit, &old, seen, checked, thresholds, confirm));
     }
     Ok(coverage)
 }
@@ -150,7 +150,6 @@ fn sighting(
     let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
     let plugin = bounded(culprit.plugin, 64);
     let pod = culprit.pod(seen);
-    let key = culprit.key();
     let victim = culprit.waits && culprit.holds.is_empty();
     let blame = match &lock {
         Some(lock) => format!(" and holds the lock of {lock}, for which others wait"),
@@ -164,25 +163,20 @@ fn sighting(
         thresholds.bound(&AGE).as_secs(),
         describe(culprit.process)
     );
-    let mut lines = vec![format!("{} is {} s old", describe(culprit.process), culprit.process.age.as_secs())];
-    lines.extend(culprit.sandbox_id.map(|id| format!("called for sandbox {}", short(id))));
-    lines.extend(seen.processes.value().and_then(|table| table.left_out.locks.clone()));
+    let mut evidence = vec![format!("{} is {} s old", describe(culprit.process), culprit.process.age.as_secs())];
+    evidence.extend(culprit.sandbox_id.map(|id| format!("called for sandbox {}", short(id))));
+    evidence.extend(seen.processes.value().and_then(|table| table.left_out.locks.clone()));
     if culprit.waiters > 0 {
-        lines.push(format!("{} processes wait for a lock it holds", culprit.waiters));
+        evidence.push(format!("{} processes wait for a lock it holds", culprit.waiters));
     }
     for other in all.iter().filter(|other| other.process.pid != culprit.process.pid) {
         let how = if other.waits { "waits for a lock" } else { "is old too" };
-        lines.push(format!("{}: {how}, {} s old", describe(other.process), other.process.age.as_secs()));
+        evidence.push(format!("{}: {how}, {} s old", describe(other.process), other.process.age.as_secs()));
     }
     // A plugin that only waits is no target: its end releases nobody.
     let process = (!victim).then(|| process_ref(culprit.process, Role::NetworkPlugin));
     let sandbox_id = culprit.sandbox_id.map(|id| bounded(id, 128));
     Sighting {
-        kind: FaultType::NetworkPluginHung,
-        key,
-        certain: true,
-        harm: Harm::Always,
-        severity: Severity::High,
         subject: Subject {
             name: Some(plugin),
             pod: pod.clone(),
@@ -191,13 +185,9 @@ fn sighting(
             ..Subject::of(SubjectKind::NetworkPlugin)
         },
         target: Target { process, sandbox_id, pod, lock, ..Target::default() },
-        message: bounded(&message, MAX_LINE),
-        impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes"
-            .to_owned(),
-        evidence: evidence(lines),
-        checked,
-        since: checked,
-        confirm: confirm.of(culprit.process, thresholds),
-        without_kubelet: None,
+        message,
+        impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes",
+        evidence,
+        ..Sighting::new(FaultType::NetworkPluginHung, &culprit.key(), checked, confirm.of(culprit.process, thresholds))
     }
 }

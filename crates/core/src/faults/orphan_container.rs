@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists,
-    of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, lists, of_pod, short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, OrphanCheck};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
 
@@ -51,7 +49,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         let detail = format!(
             "the list lacks {missing} of the {all} sandboxes that containers name: it is taken to be incomplete"
         );
-        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::failed(&detail));
     }
     let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
     let mut coverage = Coverage::new(Verdict::Clean { checked });
@@ -59,14 +57,14 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         let key = container.id.clone();
         match lists.orphan_checks.get(&container.id) {
             Some(OrphanCheck::Confirmed) => {
-                findings.sightings.push(orphan(container, key, checked, version, thresholds));
+                findings.sight(orphan(container, checked, version, thresholds));
             }
             Some(OrphanCheck::Refuted) => {
                 coverage.named.insert(key, Verdict::Clean { checked });
             }
             Some(OrphanCheck::NoAnswer) | None => {
                 let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
-                coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+                coverage.named.insert(key, Verdict::failed(&detail));
             }
         }
     }
@@ -111,7 +109,6 @@ fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
 
 fn orphan(
     container: &ContainerSeen,
-    key: String,
     checked: Duration,
     kubelet_version: Option<&str>,
     thresholds: &Thresholds,
@@ -137,26 +134,20 @@ fn orphan(
             _ if may_block_start(container.state, kubelet_version) => Severity::High,
             _ => Severity::Medium,
         },
-        impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
+        impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there",
     };
     Sighting {
-        kind: FaultType::OrphanContainer,
-        key,
-        certain: true,
         harm: if running { Harm::Always } else { Harm::WithoutKubelet },
-        severity: Severity::Medium,
         subject,
         target,
-        message: bounded(&message, MAX_LINE),
-        impact: "it runs beside its pod's new containers and outside of every pod's limits; the kubelet should have removed it within seconds".to_owned(),
-        evidence: evidence(vec![
+        message,
+        impact: "it runs beside its pod's new containers and outside of every pod's limits; the kubelet should have removed it within seconds",
+        evidence: vec![
             format!("sandbox {} is missing from two lists around the list of containers", short(&container.sandbox_id)),
             "asked by id: the container is there, its sandbox is not found".to_owned(),
             format!("container {} is {state}, attempt {}", short(&container.id), container.attempt),
-        ]),
-        checked,
-        since: checked,
-        confirm: thresholds.confirm(&KUBELET_UP),
+        ],
         without_kubelet: Some(without_kubelet),
+        ..Sighting::new(FaultType::OrphanContainer, &container.id, checked, thresholds.confirm(&KUBELET_UP))
     }
 }

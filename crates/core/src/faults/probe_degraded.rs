@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Findings, PORT_STALE, STALE, Verdict};
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
+use crate::finding::{Check, Coverage, Findings, PORT_STALE, STALE, Sighting, Verdict};
 use crate::observation::Reading;
 use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
@@ -56,7 +56,7 @@ fn of_thread<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
 }
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Coverage {
-    let (kind, now) = (FaultType::ProbeDegraded, seen.now);
+    let now = seen.now;
     let collectors = [
         ("runtime", of_call(&seen.runtime, now, STALE)),
         ("lists", of_call(&seen.lists, now, STALE)),
@@ -78,21 +78,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 Verdict::undecided("the collector has not checked lately")
             }
             Sight::Unavailable(why) => {
-                findings.sightings.push(
-                    Component {
-                        kind,
-                        key: collector,
-                        subject: Subject::named(SubjectKind::Probe, collector),
-                        severity: Severity::Low,
-                        message: format!("the probe's collector {collector} cannot check this node"),
-                        impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
-                        evidence: vec![why],
-                        checked: now,
-                        confirm: thresholds.confirm(&CONFIRM),
-                    }
-                    .into(),
-                );
-                Verdict::unknown(ConditionReason::CheckFailed, &format!("the collector {collector} cannot check"))
+                findings.sight(Sighting {
+                    message: format!("the probe's collector {collector} cannot check this node"),
+                    impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
+                    evidence: vec![why],
+                    ..Sighting::new(FaultType::ProbeDegraded, collector, now, thresholds.confirm(&CONFIRM))
+                });
+                Verdict::failed(&format!("the collector {collector} cannot check"))
             }
         };
         coverage.named.insert(collector.to_owned(), verdict);

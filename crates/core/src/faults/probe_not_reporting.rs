@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::spec::{FaultSpec, NO_RESTART, Remedy, ShowsIn};
-use crate::fault::{Fault, FaultGroup, FaultState, FaultType, Severity, Subject, SubjectKind, Target};
+use crate::fault::{Fault, FaultGroup, FaultType, Severity, SubjectKind};
 use crate::moment::begun;
 
 const NOT_CHECKED: &str = "no action is executed on a node that nobody can check";
@@ -28,19 +28,11 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// The fault of a probe whose last report arrived `arrived` ago.
 pub fn fault(node: &str, now: Timestamp, arrived: Duration) -> Fault {
     Fault {
-        id: Fault::identity(FaultType::ProbeNotReporting, node),
-        kind: FaultType::ProbeNotReporting,
-        severity: Severity::Medium,
-        state: FaultState::Confirmed,
-        subject: Subject::of(SubjectKind::Probe),
-        target: Target::default(),
         message: format!("the probe of node {node} has missed three of its promised heartbeats"),
         impact: "what is wrong on the node is not known, and nothing can be done there".to_owned(),
         first_seen: begun(now, arrived),
         duration_seconds: arrived.as_secs(),
         confirmations: 3,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
+        ..Fault::new(FaultType::ProbeNotReporting, node)
     }
 }

@@ -4,7 +4,7 @@ use super::filesystems::{is_run, names, room, short_of_room, subject};
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
-use crate::finding::{Check, Component, Detected, Findings};
+use crate::finding::{Check, Detected, Findings, Sighting};
 use crate::thresholds::Confirm;
 
 /// Three checks 30 s apart, over 120 s. Many pods that start at once fill it for a moment. Otherwise it does not shrink by itself.
@@ -23,15 +23,11 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 
 /// Detects such a file system where the runtime has one of its own. Where `/run` and the data share one, that is `DiskFull`.
 pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
-    short_of_room(check, findings, FULL_BYTES, is_run, |filesystem, left, checked| Component {
-        kind: FaultType::RunFilesystemFull,
-        key: &filesystem.device,
+    short_of_room(check, findings, FULL_BYTES, is_run, |filesystem, left, checked| Sighting {
         subject: subject(filesystem),
-        severity: Severity::High,
         message: format!("the file system of {} has next to no {left} left", names(filesystem)),
         impact: "no container can be started: the runtime has no room for its bundle and its sockets; running ones go on",
         evidence: room(filesystem),
-        checked,
-        confirm: check.thresholds.confirm(&CONFIRM),
+        ..Sighting::new(FaultType::RunFilesystemFull, &filesystem.device, checked, check.thresholds.confirm(&CONFIRM))
     })
 }

@@ -7,10 +7,9 @@ use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{
-    Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer, describe, evidence, lists, processes,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, describe, evidence, lists, processes,
 };
 use crate::observation::{Observations, PossibleRole, ProcessRole, Reading};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, LIST_DEADLINE};
 
@@ -93,23 +92,15 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
         ),
     };
     let because = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-    findings.sightings.push(
-        Component {
-            kind: FaultType::RuntimeUnreachable,
-            key: RUNTIME,
-            subject: Subject::of(SubjectKind::Runtime),
-            severity: Severity::Critical,
-            message: format!("the container runtime {how} on a fresh connection{because}"),
-            impact: "no container of this node can be started, stopped or asked about",
-            // CRI-O asks its client for the state of each container before it answers.
-            evidence: evidence(std::iter::once(process).chain(long_at_work(seen, |_| true)).collect()),
-            checked,
-            confirm: thresholds.confirm(&CONFIRM_UNREACHABLE),
-        }
-        .into(),
-    );
-    let detail = format!("the runtime {how}");
-    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, &detail)))
+    findings.sight(Sighting {
+        subject: Subject::of(SubjectKind::Runtime),
+        message: format!("the container runtime {how} on a fresh connection{because}"),
+        impact: "no container of this node can be started, stopped or asked about",
+        // CRI-O asks its client for the state of each container before it answers.
+        evidence: std::iter::once(process).chain(long_at_work(seen, |_| true)).collect(),
+        ..Sighting::new(FaultType::RuntimeUnreachable, RUNTIME, checked, thresholds.confirm(&CONFIRM_UNREACHABLE))
+    });
+    Ok(Coverage::new(Verdict::failed(&format!("the runtime {how}"))))
 }
 
 /// Detects a list call that does not return. The list that does not return shows what is stuck: the runtime as a whole, or one
@@ -129,8 +120,7 @@ fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Finding
     answer(&seen.runtime, seen.now, "the runtime", STALE)?;
     let limit = thresholds.bound(&LIST_DEADLINE).as_secs();
     if *out < thresholds.bound(&LIST_DEADLINE) {
-        let detail = format!("a list has been out for less than {limit} s");
-        return Err(Verdict::unknown(ConditionReason::CheckFailed, &detail));
+        return Err(Verdict::failed(&format!("a list has been out for less than {limit} s")));
     }
     let (kind, list, message, impact) = if seen.sandbox_list_hung {
         (
@@ -152,21 +142,14 @@ fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Finding
         let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.role, ProcessRole::Shim { .. }));
         lines.extend(stopped.map(|process| format!("a stopped shim: {}", describe(process))));
     }
-    findings.sightings.push(
-        Component {
-            kind,
-            key: LISTS,
-            subject: Subject::named(SubjectKind::Runtime, list),
-            severity: Severity::High,
-            message: message.to_owned(),
-            impact,
-            evidence: lines,
-            checked: seen.now,
-            confirm: thresholds.confirm(&CONFIRM_LIST_HUNG),
-        }
-        .into(),
-    );
-    Ok(Coverage::new(Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back")))
+    findings.sight(Sighting {
+        subject: Subject::named(SubjectKind::Runtime, list),
+        message: message.to_owned(),
+        impact,
+        evidence: lines,
+        ..Sighting::new(kind, LISTS, seen.now, thresholds.confirm(&CONFIRM_LIST_HUNG))
+    });
+    Ok(Coverage::new(Verdict::failed("a list does not come back")))
 }
 
 /// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.

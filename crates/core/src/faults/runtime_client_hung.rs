@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::frozen_cgroup::frozen;
 use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::fault::{FaultGroup, FaultType, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, container_of, describe,
-    evidence, is_still, lists, of_pod, pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Sighting, Verdict, absent, container_of, describe, is_still,
+    lists, of_pod, pod_of, process_ref, processes, short, unproven,
 };
 use crate::observation::{
     ContainerSeen, Observations, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, RuntimeKind, UnprovenProcess,
@@ -100,7 +100,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
             Some(Whose::NotKnown) | None => {
                 let detail =
                     format!("whose container `{}` works on is not known: {}", bounded(verb, 16), describe(process));
-                coverage.others = Verdict::unknown(ConditionReason::CheckFailed, &detail);
+                coverage.others = Verdict::failed(&detail);
             }
         }
     }
@@ -126,7 +126,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
         // called.
         if !reported.contains(&client.key()) && !client.waits_for_another(table) {
             reported.push(client.key());
-            findings.sightings.push(sighting(client, checked, thresholds, confirm));
+            findings.sight(sighting(client, checked, thresholds, confirm));
         }
     }
     Ok(coverage)
@@ -251,32 +251,22 @@ fn sighting(client: &Old<'_>, checked: Duration, thresholds: &Thresholds, confir
     // If the container itself is frozen, the next client would wait as this one does.
     let process = (!client.frozen).then(|| process_ref(client.process, Role::RuntimeClient));
     Sighting {
-        kind: FaultType::RuntimeClientHung,
-        key: client.key(),
-        certain: true,
-        harm: Harm::Always,
-        severity: Severity::Medium,
         subject,
         target: Target { process, container_id: id, sandbox_id, pod: client.pod.clone(), ..Target::default() },
-        message: bounded(&message, MAX_LINE),
-        impact:
-            "the pod gets no further, and what asks the runtime for this container may wait as well; with two such \
-                 pods the kubelet needs minutes for one relist of its pods"
-                .to_owned(),
-        evidence: evidence(
-            [
-                format!("{} is {} s old", describe(client.process), client.process.age.as_secs()),
-                format!("its arguments name container {}", short(client.id)),
-            ]
-            .into_iter()
-            .chain(client.process.still.map(|still| {
+        message,
+        impact: "the pod gets no further, and what asks the runtime for this container may wait as well; with two such \
+                 pods the kubelet needs minutes for one relist of its pods",
+        evidence: [
+            format!("{} is {} s old", describe(client.process), client.process.age.as_secs()),
+            format!("its arguments name container {}", short(client.id)),
+        ]
+        .into_iter()
+        .chain(
+            client.process.still.map(|still| {
                 format!("neither it nor what it has called has used a processor for {} s", still.as_secs())
-            }))
-            .collect(),
-        ),
-        checked,
-        since: checked,
-        confirm: confirm.of(client.process, thresholds),
-        without_kubelet: None,
+            }),
+        )
+        .collect(),
+        ..Sighting::new(FaultType::RuntimeClientHung, &client.key(), checked, confirm.of(client.process, thresholds))
     }
 }

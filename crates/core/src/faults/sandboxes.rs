@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, kind_not_known, lists, of_pod,
-    short,
+    Check, Coverage, Detected, Findings, Sighting, Verdict, bounded_pod, kind_not_known, lists, of_pod, short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, RuntimeKind, SandboxSeen};
 use crate::text::bounded;
@@ -46,7 +45,7 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
     for (uid, mut sandboxes) in by_pod.into_iter().filter(|(_, sandboxes)| sandboxes.len() > 1) {
         // The kubelet works with the newest sandbox.
         sandboxes.sort_by(|a, b| b.attempt.cmp(&a.attempt).then_with(|| a.id.cmp(&b.id)));
-        let lines = sandboxes.iter().map(|sandbox| describe(sandbox, lists)).collect();
+        let evidence = sandboxes.iter().map(|sandbox| describe(sandbox, lists)).collect();
         let Some((newest, [older, ..])) = sandboxes.split_first() else { continue };
         let pod = bounded_pod(&newest.pod);
         let message = format!(
@@ -55,25 +54,17 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             of_pod(Some(&newest.pod)),
             short(&newest.id)
         );
-        findings.sightings.push(Sighting {
-            kind: FaultType::DuplicateSandbox,
-            key: uid.to_owned(),
-            certain: true,
-            harm: Harm::Always,
-            severity: Severity::Medium,
+        findings.sight(Sighting {
             subject: Subject {
                 id: Some(bounded(&older.id, 128)),
                 pod: Some(pod.clone()),
                 ..Subject::of(SubjectKind::Sandbox)
             },
             target: Target { sandbox_id: Some(bounded(&older.id, 128)), pod: Some(pod), ..Target::default() },
-            message: bounded(&message, MAX_LINE),
-            impact: "two copies of the pod run side by side, and write to the same volumes".to_owned(),
-            evidence: evidence(lines),
-            checked,
-            since: checked,
-            confirm: thresholds.confirm(&CONFIRM_DUPLICATE),
-            without_kubelet: None,
+            message,
+            impact: "two copies of the pod run side by side, and write to the same volumes",
+            evidence,
+            ..Sighting::new(FaultType::DuplicateSandbox, uid, checked, thresholds.confirm(&CONFIRM_DUPLICATE))
         });
     }
     Ok(Coverage::new(Verdict::Clean { checked }))
@@ -108,30 +99,21 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             short(&key),
             of_pod(Some(&sandbox.pod))
         );
-        findings.sightings.push(Sighting {
-            kind: FaultType::GhostSandbox,
-            certain: true,
-            harm: Harm::Always,
-            severity: Severity::Low,
+        findings.sight(Sighting {
             subject: Subject {
                 id: Some(bounded(&key, 128)),
                 pod: Some(pod.clone()),
                 ..Subject::of(SubjectKind::Sandbox)
             },
             target: Target { sandbox_id: Some(bounded(&key, 128)), pod: Some(pod), ..Target::default() },
-            message: bounded(&message, MAX_LINE),
+            message,
             impact: "a note that the runtime keeps of it stays; kubelets up to 1.35 try to remove it again and again, \
-                     later ones never do"
-                .to_owned(),
-            evidence: evidence(vec![
+                     later ones never do",
+            evidence: vec![
                 format!("listed as not ready, attempt {}", sandbox.attempt),
                 "asked by id: no such sandbox".to_owned(),
-            ]),
-            key,
-            checked,
-            since: checked,
-            confirm: thresholds.confirm(&CONFIRM_GHOST),
-            without_kubelet: None,
+            ],
+            ..Sighting::new(FaultType::GhostSandbox, &key, checked, thresholds.confirm(&CONFIRM_GHOST))
         });
     }
     Ok(coverage)

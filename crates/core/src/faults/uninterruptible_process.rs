@@ -6,10 +6,9 @@ use super::spec::{ByDaemon, FaultSpec, Holds};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{
-    Check, Component, Coverage, Detected, Findings, STALE, Verdict, absent, answer, pod_of, processes,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, pod_of, processes,
 };
 use crate::observation::{Observations, Owner, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, UnprovenProcess};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
@@ -66,7 +65,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Err(verdict) => coverage.others = verdict,
         Ok((host, checked)) => {
             if let Some(why) = &host.unseen {
-                coverage.others = Verdict::unknown(ConditionReason::CheckFailed, why);
+                coverage.others = Verdict::failed(why);
             }
             for daemon in &host.daemons {
                 let key = key_of(daemon.pid, daemon.start_ticks);
@@ -91,10 +90,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                         });
                         Verdict::undecided("a thread of it waits")
                     }
-                    Err(why) => {
-                        let detail = format!("the threads of {} are not known: {why}", daemon.owner);
-                        Verdict::unknown(ConditionReason::CheckFailed, &detail)
-                    }
+                    Err(why) => Verdict::failed(&format!("the threads of {} are not known: {why}", daemon.owner)),
                 };
                 coverage.named.insert(key, verdict);
             }
@@ -110,7 +106,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             continue;
         }
         reported += 1;
-        findings.sightings.push(sighting(one, seen, thresholds).into());
+        findings.sight(sighting(one, seen, thresholds));
     }
     Ok(coverage)
 }
@@ -171,7 +167,7 @@ fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
     proven.chain(unproven).collect()
 }
 
-fn sighting<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> Component<'a> {
+fn sighting(one: &Waiting, seen: &Observations, thresholds: &Thresholds) -> Sighting {
     let command = bounded(&one.command, 64);
     let pod = one.sandbox_id.as_deref().and_then(|id| pod_of(id, seen));
     let what = match one.thread.filter(|thread| *thread != one.pid) {
@@ -181,10 +177,7 @@ fn sighting<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) 
     let wchan = one.wchan.as_deref().map_or_else(String::new, |wchan| format!(", in {}", bounded(wchan, 64)));
     let mut evidence = vec![format!("state D for {} s without having run{wchan}", one.waited.as_secs())];
     evidence.extend(one.thread.map(|thread| format!("thread {thread}")));
-    Component {
-        kind: FaultType::UninterruptibleProcess,
-        key: &one.key,
-        severity: Severity::Medium,
+    Sighting {
         message: format!(
             "{what} {} ({command}, {}) waits uninterruptibly and has not run for more than {} s",
             one.pid,
@@ -200,7 +193,6 @@ fn sighting<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) 
         impact: "no signal ends it: it goes on when the disk, the server or the driver behind it answers, or with a reboot; \
                  what waits for it waits as well",
         evidence,
-        checked: one.checked,
-        confirm: thresholds.confirm(&CONFIRM),
+        ..Sighting::new(FaultType::UninterruptibleProcess, &one.key, one.checked, thresholds.confirm(&CONFIRM))
     }
 }

@@ -5,10 +5,10 @@
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::fault::{FaultGroup, FaultType, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence,
-    kind_not_known, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, describe, kind_not_known,
+    process_ref, processes, short, unproven,
 };
 use crate::observation::{PossibleRole, ProcessRole, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
@@ -72,31 +72,22 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             describe(process)
         );
         let sandbox_id = Some(bounded(id, 128));
-        findings.sightings.push(Sighting {
-            kind: FaultType::UnresponsiveShim,
-            key: id.clone(),
-            certain: true,
-            harm: Harm::Always,
-            severity: Severity::High,
+        findings.sight(Sighting {
             subject: Subject {
                 id: sandbox_id.clone(),
                 sandbox_id: sandbox_id.clone(),
                 ..Subject::of(SubjectKind::Shim)
             },
             target: Target { process: Some(process_ref(process, Role::Shim)), sandbox_id, ..Target::default() },
-            message: bounded(&message, MAX_LINE),
+            message,
             impact: "containerd asks every shim at its start, and some versions wait for this one without end: no \
-                     restart of the runtime helps"
-                .to_owned(),
-            evidence: evidence(vec![
+                     restart of the runtime helps",
+            evidence: vec![
                 "the runtime's process runs, and its socket gives no answer".to_owned(),
                 "it has no living child, and its parent is process 1".to_owned(),
                 describe(process),
-            ]),
-            checked,
-            since: checked,
-            confirm: thresholds.confirm(&CONFIRM),
-            without_kubelet: None,
+            ],
+            ..Sighting::new(FaultType::UnresponsiveShim, id, checked, thresholds.confirm(&CONFIRM))
         });
     }
     Ok(coverage)

@@ -3,8 +3,7 @@
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Detected, Findings, STALE, Verdict, answer, lists, short};
-use crate::reason::ConditionReason;
+use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, lists, short};
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
@@ -29,33 +28,26 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     let untracked = match &host.untracked {
         Ok(untracked) => untracked,
-        Err(why) => return Err(Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Err(why) => return Err(Verdict::failed(why)),
     };
     let checked = checked.min(listed);
     for one in untracked.iter().filter(|one| !lists.ids().any(|id| id == one.id)) {
         let id = bounded(&one.id, 128);
-        findings.sightings.push(
-            Component {
-                kind: FaultType::UntrackedPodProcess,
-                key: &one.id,
-                severity: Severity::Medium,
-                message: format!(
-                    "processes run in the control group of container {} of pod {}, which the runtime does not know",
-                    short(&id),
-                    bounded(&one.pod_uid, 64)
-                ),
-                subject: Subject { id: Some(id), ..Subject::of(SubjectKind::Container) },
-                impact: "they run beside every account of the node: no list shows them, and no deletion of a pod ends them",
-                evidence: vec![
-                    format!("control group {}", bounded(&one.group, 256)),
-                    format!("processes in it: {:?}", one.pids),
-                    "no list of the runtime has a container or a sandbox with its id".to_owned(),
-                ],
-                checked,
-                confirm: thresholds.confirm(&CONFIRM),
-            }
-            .into(),
-        );
+        findings.sight(Sighting {
+            message: format!(
+                "processes run in the control group of container {} of pod {}, which the runtime does not know",
+                short(&id),
+                bounded(&one.pod_uid, 64)
+            ),
+            subject: Subject { id: Some(id), ..Subject::of(SubjectKind::Container) },
+            impact: "they run beside every account of the node: no list shows them, and no deletion of a pod ends them",
+            evidence: vec![
+                format!("control group {}", bounded(&one.group, 256)),
+                format!("processes in it: {:?}", one.pids),
+                "no list of the runtime has a container or a sandbox with its id".to_owned(),
+            ],
+            ..Sighting::new(FaultType::UntrackedPodProcess, &one.id, checked, thresholds.confirm(&CONFIRM))
+        });
     }
     let more = host.untracked_left_out;
     let left_out = (more > 0).then(|| {

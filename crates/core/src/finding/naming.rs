@@ -4,7 +4,6 @@
 use super::Verdict;
 use crate::fault::{MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
 use crate::observation::{ContainerSeen, Observations, ProcessSeen, UnprovenProcess};
-use crate::reason::ConditionReason;
 use crate::text::bounded;
 
 /// The process as a fault names it.
@@ -29,8 +28,7 @@ pub(crate) fn describe(process: &ProcessSeen) -> String {
 /// The verdict where an unproven process may be the one that a check searches for: nobody knows whether there is one.
 pub(crate) fn unproven(process: &UnprovenProcess) -> Verdict {
     let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
-    let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
-    Verdict::unknown(ConditionReason::CheckFailed, &detail)
+    Verdict::failed(&format!("what process {pid} ({command}, state {state}) is could not be proven"))
 }
 
 pub(crate) fn evidence(lines: Vec<String>) -> Vec<String> {

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::record::FlapRecord;
 use super::{HALF_LIFE, QUIET, REUSE};
-use crate::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use crate::fault::{Fault, FaultState, FaultType, MAX_LINE};
 use crate::text::{bounded, hash};
 
 /// A history, as a decision sees it.
@@ -52,12 +52,6 @@ impl FlapView {
     pub fn fault(&self, node: &str) -> Option<Fault> {
         let lasted = self.flapping?;
         Some(Fault {
-            id: Fault::identity(FaultType::NodeFlapping, node),
-            kind: FaultType::NodeFlapping,
-            severity: Severity::Medium,
-            state: FaultState::Confirmed,
-            subject: Subject::of(SubjectKind::Host),
-            target: Target::default(),
             message: bounded(&self.describe(), MAX_LINE),
             impact:
                 "pods are evicted and placed again with each change, and no time for which something lasts is reached"
@@ -65,7 +59,6 @@ impl FlapView {
             first_seen: self.record.flapping_since.unwrap_or(self.record.last_change_at),
             duration_seconds: lasted.as_secs(),
             confirmations: self.record.changes(),
-            check_age_seconds: 0,
             evidence: vec![
                 format!(
                     "first change {}, penalty {} after the last one",
@@ -77,7 +70,7 @@ impl FlapView {
                     QUIET.as_secs() / 60
                 ),
             ],
-            evidence_bundle: None,
+            ..Fault::new(FaultType::NodeFlapping, node)
         })
     }
 }

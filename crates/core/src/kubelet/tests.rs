@@ -1,7 +1,10 @@
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::*;
 use crate::examples::fault;
+use crate::fault::Severity;
 
 const BEGAN: i64 = 1_700_000_000;
 

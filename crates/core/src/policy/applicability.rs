@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{Policy, Rule};
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultType};
 use crate::matching::{
     MAX_KEY, MAX_KEYS, Match, MatchContext, Matching, MissingFact, NO_OWNER, PodOfFault, PodSeen, PodTraits,
     Requirement,
@@ -14,7 +14,7 @@ use crate::text::bounded;
 /// Longest list of what a rule asks for, in bytes.
 const MAX_ASKED: usize = 120;
 
-/// Whether a rule still applies to a fault that it remediates. Type and severity do not count: a fault that gets better or worse
+/// Whether a rule still applies to a fault that it remediates. The severity does not count: a fault that gets better or worse
 /// meanwhile keeps its steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Applicability<'p> {
@@ -31,6 +31,10 @@ pub enum Applicability<'p> {
 impl Policy {
     /// Whether this rule of the policy still applies to the fault.
     pub fn still_means<'p>(&'p self, rule: &'p Rule, fault: &Fault, around: &MatchContext<'_>) -> Applicability<'p> {
+        // The probe may report a condition with another reason for a while.
+        if fault.kind != FaultType::NodeCondition && !rule.names(fault) {
+            return Applicability::No(format!("match.faults does not name {}", fault.kind));
+        }
         // Its own no is a no, whatever is unknown about the others.
         let own = rule.asks(fault, around);
         if own == Match::No {

@@ -142,14 +142,13 @@ pub(super) fn last_answer(record: &StepRecord) -> &str {
     if record.message.is_empty() { "the node gave no answer" } else { &record.message }
 }
 
-/// Records the boot that an attempt is to end.
-pub(super) fn note_attempt(cluster: ClusterContext<'_>, remediation: &Remediation, record: &mut StepRecord) {
-    let view = cluster.snapshot.nodes.get(&remediation.node);
-    record.boot_id = view.and_then(|view| view.boot_id.clone()).filter(|id| is_boot_id(id));
+/// The boot of a node that an attempt is to end.
+pub(crate) fn to_end(cluster: ClusterContext<'_>, node: &str) -> Option<String> {
+    cluster.snapshot.nodes.get(node)?.boot_id.clone().filter(|id| is_boot_id(id))
 }
 
 /// Whether the node is still in the boot that the attempt is to end.
-pub(super) fn is_same(node: &NodeContext<'_>, record: &StepRecord) -> bool {
+pub(crate) fn is_same(node: &NodeContext<'_>, record: &StepRecord) -> bool {
     record.boot_id.is_some() && node.view.and_then(|view| view.boot_id.as_deref()) == record.boot_id.as_deref()
 }
 

@@ -51,19 +51,11 @@ impl Procedure for MarkForReboot {
         boot::admit(cx.cluster, node).map(|()| Executor::Probe)
     }
 
-    fn note_attempt(&self, cluster: ClusterContext<'_>, remediation: &Remediation, record: &mut StepRecord) {
-        boot::note_attempt(cluster, remediation, record);
-    }
-
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         let seconds = cx.step.and_then(|step| u32::try_from(step.timeout.as_secs()).ok()).unwrap_or(MARK_STANDS);
         let mut command = command(cx, fault);
         command.marker_expires_after_seconds = Some(seconds.clamp(1, MARK_STANDS));
         Some(send(cx.record, command))
-    }
-
-    fn is_due(&self, node: &NodeContext<'_>, record: &StepRecord) -> bool {
-        boot::is_same(node, record)
     }
 
     fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
@@ -96,7 +88,7 @@ impl MarkForReboot {
         if let Some(why) = must_stop(cx) {
             return Poll::Stop(self.with_report(node, record, &why));
         }
-        let Some(step) = cx.step else { return cancel("the policy does not name this step any more") };
+        let Some(step) = cx.step else { return cancel("the policy has another step in its place") };
         if step.needs_approval() && remediation.approved(&record.operation_id).is_none() {
             return cancel("its approval was withdrawn, or the policy requires one now");
         }

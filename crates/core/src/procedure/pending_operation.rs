@@ -118,7 +118,11 @@ fn unanswered<'r>(
         let timely = step.scheduled_at.checked_add(execution.saturating_add(CLOCK_SLACK)).ok()?;
         return Some((longest.max(from_now.min(timely)), step));
     }
-    let is_jobs = step.executor == Executor::Job && step.executor_changed_at.is_none();
+    let is_jobs = match step.executor_changed_at {
+        None => step.executor == Executor::Job,
+        // The probe was to take it over, and was not asked before its end.
+        Some(at) => step.executor == Executor::Probe && step.started_at.is_some_and(|started| started < at),
+    };
     if is_jobs && ready == TriState::True {
         if ctx.snapshot.jobs.get(&step.operation_id).is_some_and(|job| job.pod_ended) {
             return None;

@@ -51,16 +51,8 @@ impl Procedure for Reboot {
         Err(Block::new(BlockReason::ActionsDisabled, &message))
     }
 
-    fn note_attempt(&self, cluster: ClusterContext<'_>, remediation: &Remediation, record: &mut StepRecord) {
-        boot::note_attempt(cluster, remediation, record);
-    }
-
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         Some(send(cx.record, ActionCommand { action: Action::Reboot(Self::default()), ..command(cx, fault) }))
-    }
-
-    fn is_due(&self, node: &NodeContext<'_>, record: &StepRecord) -> bool {
-        boot::is_same(node, record)
     }
 
     fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {

@@ -5,7 +5,7 @@ use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{Action, ReleaseHungProcess, Signal};
 use crate::command::ActionCommand;
-use crate::context::{Block, ClusterContext, pods};
+use crate::context::{Block, ClusterContext, NodeContext, pods};
 use crate::fault::{Fault, Role};
 use crate::matching::pod_of;
 use crate::plan::{BlockReason, Operation};
@@ -15,12 +15,12 @@ impl Procedure for ReleaseHungProcess {
     fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
         let fault = cx.seen.fault.as_ref();
         require_named_target(cx.node, fault)?;
-        require_no_running_pods(cx.cluster, fault, *self)?;
+        require_no_running_pods(cx.cluster, cx.node, fault, *self)?;
         Ok(executors::choose(cx.node).0)
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        let allow_running_pods = self.allow_running_pods || pods::is_terminating(cx.cluster, fault);
+        let allow_running_pods = self.allow_running_pods || pods::is_terminating(cx.cluster, cx.node, fault);
         let action = Action::ReleaseHungProcess(Self { allow_running_pods, ..*self });
         Some(send(cx.record, ActionCommand { action, ..command(cx, fault) }))
     }
@@ -29,6 +29,7 @@ impl Procedure for ReleaseHungProcess {
 /// Blocks a kill of a shim unless its pod is being deleted or the policy allows it: the kill ends every container of the pod.
 fn require_no_running_pods(
     cluster: ClusterContext<'_>,
+    node: &NodeContext<'_>,
     fault: &Fault,
     params: ReleaseHungProcess,
 ) -> Result<(), Block> {
@@ -38,7 +39,7 @@ fn require_no_running_pods(
     if !is_kill
         || role == Some(Role::RuntimeClient)
         || params.allow_running_pods
-        || pods::is_terminating(cluster, fault)
+        || pods::is_terminating(cluster, node, fault)
     {
         return Ok(());
     }

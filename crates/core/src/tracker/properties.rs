@@ -43,7 +43,7 @@ fn findings(says: Says, checked: Duration, silent: u64) -> Findings {
         subject: Subject::of(SubjectKind::Container),
         target: Target::default(),
         message: "message".into(),
-        impact: String::new(),
+        impact: "",
         evidence: Vec::new(),
         checked,
         since: checked.checked_sub(Duration::from_secs(silent)).unwrap(),

@@ -4,7 +4,7 @@ use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{ApprovalMode, Mode};
-use nrh_core::remediation::{Phase, StepState};
+use nrh_core::remediation::{Phase, StepRecord, StepState};
 
 use crate::samples::{asked, cont, cordon, hung, kill, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs};
@@ -51,6 +51,49 @@ fn nobody_says_yes_and_nothing_harsher_follows() {
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
     assert!(remediation.steps[0].message.contains("within 1h"), "{}", remediation.steps[0].message);
+}
+
+/// The step that was asked for has another place in the rule, and the one that stands in its place was not tried.
+#[test]
+fn a_step_that_moves_in_its_rule_is_asked_for_again() {
+    let mut world = World::sick(hung("log"), None, &[cont(), asked(kill(true)), notify()]);
+    world.until(secs(600), "asked", |world| world.phase() == Phase::AwaitingApproval);
+    world.policies[0].rules[0].steps.remove(0);
+    world.wait(60, 5);
+    assert_eq!((world.phase(), world.did()), (Phase::AwaitingApproval, vec![JOB_CONT]));
+    assert_eq!(world.only_remediation().current_step().unwrap().step_index, 0);
+
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
+    world.pass();
+    world.policies[0].rules[0].steps.remove(0);
+    world.wait(4, 5);
+    assert_eq!(world.did(), ["cordon", JOB_CONT]);
+}
+
+/// Each next container meets the same fault with another process.
+#[test]
+fn an_object_that_changes_again_and_again_gives_no_more_time() {
+    let mut world = World::sick(hung("log"), None, &[asked(cont()), kill(true), notify()]);
+    for _ in 0..18 {
+        world.live(48, 5);
+        world.node("n1").sick[0].fault.target.process.as_mut().unwrap().pid += 1;
+    }
+    assert_eq!(world.did(), ["notify"]);
+    assert_eq!(world.only_remediation().phase, Phase::Failed);
+}
+
+#[test]
+fn at_the_limit_of_steps_people_are_still_notified() {
+    let mut world = World::sick(hung("log"), None, &[asked(cont()), notify()]);
+    world.pass();
+    let name = world.only_remediation().name.clone();
+    let (now, steps) = (world.now, &mut world.remediations.get_mut(&name).unwrap().steps);
+    steps[0].finish(StepState::Cancelled, "withdrawn", now);
+    let many = (2..=48).map(|number| StepRecord { operation_id: format!("{name}-{number}"), ..steps[0].clone() });
+    let many: Vec<_> = many.collect();
+    steps.extend(many);
+    world.live(30, 5);
+    assert_eq!((world.did(), world.phase()), (vec!["notify"], Phase::Failed));
 }
 
 #[test]

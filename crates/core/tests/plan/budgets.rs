@@ -372,8 +372,12 @@ fn after_a_limit_is_lowered_the_oldest_go_first() {
         older.finished_at = record.finished_at.map(|at| at - secs(1_000 - number));
         world.remediations.insert(older.name.clone(), older);
     }
+    let mut of_another = world.remediations["old-000"].clone();
+    (of_another.name, of_another.node) = ("another".into(), "n2".into());
+    world.remediations.insert("another".into(), of_another);
     world.tick(secs(7_200));
-    world.policies[0].history.limit = 10;
+    world.policies[0].history.limit = 11;
+    // The only record of the other node stays, as old as it is.
     let expected = (0..141).map(|number| Effect::DeleteRemediation { name: format!("old-{number:03}") });
     assert_eq!(world.plan().effects, expected.collect::<Vec<_>>());
 }

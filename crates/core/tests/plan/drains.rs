@@ -294,6 +294,6 @@ fn a_policy_that_asks_for_another_drain_meanwhile_ends_this_one() {
     let ended = &written(&decided)[0].steps[1];
     assert_eq!(
         (ended.state, ended.message.as_str()),
-        (StepState::Cancelled, "the policy does not name this step any more")
+        (StepState::Cancelled, "the policy has another step in its place")
     );
 }

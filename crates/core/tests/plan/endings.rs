@@ -1,6 +1,7 @@
 //! How remediations end early, and how the node is put back.
 
 use nrh_core::engine::plan;
+use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Mode, Requirement, Selector, Step};
 use nrh_core::remediation::{Marker, Phase, Remediation, StepState};
@@ -12,10 +13,11 @@ use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons, removes, secs, wri
 /// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
 fn someone_elses_cordon_is_not_adopted() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
+    let often = Step { max_attempts: 3, ..cordon() };
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[often, cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!((world.phase(), world.only_remediation().steps.len()), (Phase::Succeeded, 2));
     assert!(world.is_cordoned(), "it was cordoned before, it stays so");
     assert_eq!(world.step(0).message, "the node was already unschedulable; nothing changed");
 }
@@ -90,7 +92,7 @@ fn what_was_created_and_never_written_takes_up_its_fault_or_ends_and_makes_room(
 /// What ends a remediation, how it ends then, and what its message says.
 type End = (&'static str, fn(&mut World), Phase, &'static str);
 
-fn ends() -> [End; 11] {
+fn ends() -> [End; 12] {
     [
         ("deleted", World::delete_remediations, Phase::Cancelled, "the remediation was deleted"),
         ("policy gone", |w| w.policies.clear(), Phase::Cancelled, "policy p is gone"),
@@ -98,6 +100,12 @@ fn ends() -> [End; 11] {
         ("all suspended", |w| w.suspended = Some("by ann".into()), Phase::Cancelled, ""),
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, Phase::Cancelled, "policy p is a dry run now"),
         ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), Phase::Cancelled, "has no rule r any more"),
+        (
+            "fault not named any more",
+            |w| w.policies[0].rules[0].faults = [FaultType::DiskFull].into(),
+            Phase::Cancelled,
+            "match.faults does not name HungContainer",
+        ),
         ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), Phase::Cancelled, ""),
         ("excluded", |w| w.node("n1").view.exclusions.push("drain in progress".into()), Phase::Cancelled, ""),
         (

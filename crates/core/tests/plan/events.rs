@@ -311,9 +311,9 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::ResolvePods(n) => world.node(name(n)).pods.clear(),
         Event::EndPod(n, ends) => {
             let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
-            let _ = n;
+            let terminating = world.terminating.entry(name(n).to_owned()).or_default();
             for pod in pods {
-                let _ = if *ends { world.terminating.insert(pod) } else { world.terminating.remove(&pod) };
+                let _ = if *ends { terminating.insert(pod) } else { terminating.remove(&pod) };
             }
         }
         Event::Probe(n, runs) => world.node(name(n)).probe_runs = *runs,

@@ -7,7 +7,7 @@ use nrh_core::policy::{Amount, Mode, OnFailure, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod};
+use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod, rule};
 use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, secs};
 
 #[test]
@@ -111,9 +111,11 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
     assert!(command(&world).is_none());
     let mut other = pod("log");
     other.uid = "another".into();
-    world.terminating.insert(other);
+    world.terminating.entry("n1".into()).or_default().insert(other);
     assert!(command(&world).is_none(), "another pod of the same name");
-    world.terminating.insert(pod("log"));
+    world.terminating.entry("n2".into()).or_default().insert(pod("log"));
+    assert!(command(&world).is_none(), "another node says so, which may lie");
+    world.terminating.entry("n1".into()).or_default().insert(pod("log"));
     assert!(allows_running_pods(&command(&world).unwrap()));
 
     let world = World::sick(hung("log"), ClearedBy::Kill, &[kill(true)]);
@@ -154,6 +156,28 @@ fn attempts_cool_down_and_after_the_last_step_a_person_is_called() {
     assert_eq!(acts(&world.plan()).len(), 1, "after an hour it is tried again");
     let again = world.plan().effects.iter().any(|e| matches!(e, Effect::WriteRemediation(e) if e.name.ends_with("-2")));
     assert!(again, "under a new name");
+}
+
+/// Nobody blocks a step during its cool-down, so that time is none of its time blocked.
+#[test]
+fn a_step_that_is_blocked_right_after_its_cool_down_is_not_given_up() {
+    let slow = Step { max_attempts: 2, cooldown: secs(600), ..cont() };
+    let mut world = World::sick(hung("log"), None, &[slow, kill(true)]);
+    world.until(secs(300), "failed once", |world| world.step(0).state.is_final());
+    world.live(118, 5);
+    world.node("n1").checked = secs(60);
+    world.live(10, 5);
+    assert_eq!(world.states().len(), 1, "{:?}", world.only_remediation().steps);
+    world.node("n1").checked = secs(0);
+    world.live(24, 5);
+    assert_eq!(world.did(), [JOB_CONT, JOB_CONT]);
+}
+
+/// A step that only notifies people may also stand before the others.
+#[test]
+fn the_next_notification_is_never_an_earlier_one() {
+    let rule = rule("r", &[FaultType::HungContainer], &[notify(), cont(), kill(true), notify(), kill(true)]);
+    assert_eq!([0, 1, 4, 9].map(|from| rule.next_notify_step(from)), [0, 3, 5, 9]);
 }
 
 #[test]

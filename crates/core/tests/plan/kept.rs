@@ -8,7 +8,7 @@ use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Policy, Step};
 use nrh_core::remediation::{Marker, Phase, Remediation, Resolution};
 
-use crate::samples::{cont, cordon, hand_off, hung, kept, notify, plugin};
+use crate::samples::{cont, cordon, hand_off, hung, kept, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, InjectedFault, JOB_CONT, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
@@ -260,6 +260,24 @@ fn it_ends_with_the_policy_the_node_or_a_persons_word() {
         };
         assert_eq!((remediation.phase, remediation.is_live()), (phase, false), "{name}: {}", remediation.message);
     }
+}
+
+#[test]
+fn a_rule_that_goes_after_its_fault_was_resolved_opens_no_node() {
+    let rules = [
+        rule("log", &[FaultType::HungContainer], &[cont()]),
+        rule("network", &[FaultType::NetworkPluginHung], &[keep(HOURS_4), notify()]),
+    ];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.inject("n1", hung("log"), ClearedBy::Cont);
+    world.inject("n1", plugin(), None);
+    world.until(secs(2_000), "quarantined", |world| world.remediations.values().any(Remediation::is_quarantined));
+    world.policies[0].rules[0].name = "logs".into();
+    pass_time(&mut world, Duration::from_mins(10));
+    assert!(world.is_cordoned(), "{:?}", world.only_remediation());
+    world.policies[0].rules[1].name = "networks".into();
+    pass_time(&mut world, Duration::from_mins(1));
+    assert!(!world.is_cordoned(), "nothing says any more that it is to stay cordoned");
 }
 
 #[test]

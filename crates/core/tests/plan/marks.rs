@@ -94,14 +94,14 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
             |w| w.remediations.values_mut().for_each(|e| e.approval = None),
             "approval was withdrawn",
         ),
-        ("another step in its place", |w| w.policies[0].rules[0].steps[0] = notify(), "does not name this step"),
+        ("another step in its place", |w| w.policies[0].rules[0].steps[0] = notify(), "another step in its place"),
         (
             "another file",
             |w| {
                 let path = "/run/other-reboot".to_owned();
                 w.policies[0].rules[0].steps[0].action = Action::MarkForReboot(MarkForReboot { path });
             },
-            "does not name this step",
+            "another step in its place",
         ),
         ("the policy is gone", |w| w.policies.clear(), "policy p is gone"),
         ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node rebooted"),

@@ -273,6 +273,19 @@ fn end_of_finished_job(ready: TriState, least: u64) {
     assert_eq!(world.jobs.len(), 1);
 }
 
+/// The suspension ends the attempt in the pass in which the probe was to take it over.
+#[test]
+fn who_was_not_asked_is_not_waited_for() {
+    let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    world.policies[0].suspend = true;
+    world.until(secs(60), "over", |world| attempt(world).state == StepState::Cancelled);
+    assert!(attempt(&world).executor_changed_at.is_some(), "{:?}", attempt(&world));
+    let waited = world.until(secs(600), "at its end", |world| of(world, "n1").unwrap().finished_at.is_some());
+    assert!((60..125).contains(&waited), "the pod of its Job may still run for that long: {waited}");
+}
+
 /// Nobody knows whether a node that is out of reach executes what it has read.
 #[test]
 fn an_attempt_without_an_answer_keeps_its_slot_after_the_last_step() {

@@ -7,9 +7,7 @@ use nrh_core::action::{
     CleanupOrphans, Cordon, DeletePod, Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart,
     RestartKubelet, RestartRuntime, Signal, Taint,
 };
-use nrh_core::fault::{
-    Daemon, Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
-};
+use nrh_core::fault::{Daemon, Fault, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target};
 use nrh_core::hand_off::TemplateRef;
 use nrh_core::matching::Matching;
 use nrh_core::policy::{
@@ -58,10 +56,7 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
         command: "containerd-shim".into(),
     };
     Fault {
-        id: Fault::identity(kind, key),
-        kind,
         severity: Severity::High.min(kind.spec().worst_severity),
-        state: FaultState::Confirmed,
         subject: Subject { name: Some(key.into()), pod: has_pod.then(|| pod(key)), ..Subject::of(subject_kind) },
         target: Target {
             process: (kind != FaultType::OrphanContainer).then_some(process),
@@ -70,13 +65,10 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
             ..Target::default()
         },
         message: format!("{kind} of {key}"),
-        impact: String::new(),
         first_seen: "2026-01-01T00:00:00Z".parse().unwrap(),
         duration_seconds: 60,
         confirmations: 3,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
+        ..Fault::new(kind, key)
     }
 }
 

@@ -291,6 +291,8 @@ fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
 /// # Errors
 /// `NotFound` where none of its groups is found.
 fn frozen_group(root: &OwnedFd, pods: &PodGroups, groups: &Groups, pid: i32) -> io::Result<Option<PathBuf>> {
+    // Nothing freezes what is at the top of a hierarchy: that has no freezer.
+    let tops = ["", "freezer", "unified"].map(|name| Path::new(groups::MOUNT).join(name));
     let mut is_found = false;
     for folder in groups.folders("freezer").chain(pods.below(groups)) {
         let Some(group) = groups::open(root, &folder)? else { continue };
@@ -301,7 +303,7 @@ fn frozen_group(root: &OwnedFd, pods: &PodGroups, groups: &Groups, pid: i32) -> 
         match freezer(&group)? {
             Some(true) => return Ok(Some(folder)),
             // Not every group has a freezer: those of another controller, or of an old kernel, say nothing.
-            found => is_found |= found.is_some(),
+            found => is_found |= found.is_some() || tops.contains(&folder),
         }
     }
     let shown = || bounded(groups.0.lines().last().unwrap_or_default(), 120);

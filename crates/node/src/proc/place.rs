@@ -75,6 +75,14 @@ impl Handle {
     pub fn is_of_node(&self, proc: &Path) -> io::Result<bool> {
         ProcessNamespaces::of_first(proc).has(self)
     }
+
+    /// Whether it is in the control group of one container: something in that container has started it, into whatever namespaces.
+    ///
+    /// # Errors
+    /// When its control groups cannot be read.
+    pub fn is_started_by_container(&self, proc: &Path) -> io::Result<bool> {
+        Ok(self.groups()?.has_below(&ProcessNamespaces::of_first(proc).groups, is_of_one_container))
+    }
 }
 
 impl Groups {
@@ -95,9 +103,13 @@ impl Groups {
 /// `kubepods`, `kubelet-kubepods.slice` and groups below them, `cri-containerd-ID.scope`, `docker-ID.scope`, `crio-ID`, or the
 /// id alone.
 fn is_container(group: &str) -> bool {
+    is_of_pods(group) || is_of_one_container(group)
+}
+
+fn is_of_one_container(group: &str) -> bool {
     let name = group.strip_suffix(".scope").unwrap_or(group);
     let id = name.rsplit(['-', ':']).next().unwrap_or_default();
-    is_of_pods(group) || (is_full_id(id) && !name.contains(CONMON_GROUP))
+    is_full_id(id) && !name.contains(CONMON_GROUP)
 }
 
 fn is_of_pods(group: &str) -> bool {

@@ -239,12 +239,11 @@ impl Prover {
     }
 
     /// An OCI runtime under another name, or a script around one. Its caller is one that calls OCI runtimes, and its arguments
-    /// hold a verb and a container's id.
+    /// hold a verb and a container's id. What a container starts on its node, such as a mount, is none.
     fn wrapper(&self, table: &[RawProcess], process: &RawProcess, handle: &Handle) -> io::Result<Option<Proof>> {
-        match client_caller(table, process) {
-            Some(caller) if self.is_caller(caller, calls_clients)? => Ok(args::wrapper(&handle.args()?)),
-            _ => Ok(None),
-        }
+        let Some(caller) = client_caller(table, process) else { return Ok(None) };
+        let is_one = self.is_caller(caller, calls_clients)? && !handle.is_started_by_container(&self.root)?;
+        Ok(if is_one { args::wrapper(&handle.args()?) } else { None })
     }
 
     /// A plugin may be a script: then the executable is the interpreter, and the arguments name the plugin.

@@ -30,7 +30,8 @@ impl<'t> Play<'t> {
             self.world.pods.insert(injected_fault::pod(event, name, 0), like);
         }
         if event.terminating {
-            self.world.state.terminating.insert(injected_fault::pod(event, name, 0));
+            let terminating = self.world.state.terminating.entry(name.to_owned()).or_default();
+            terminating.insert(injected_fault::pod(event, name, 0));
         }
         if event.kind == FaultType::StuckDaemonSetPod {
             let pod = injected_fault::stuck_pod(event, name, 0);

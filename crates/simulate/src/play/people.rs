@@ -1,11 +1,12 @@
 //! What people do in a timeline: they approve, request and cancel steps, and change policies.
 
 use super::Play;
-use crate::timeline::{CancelEvent, ManualRequestEvent, PolicyEvent};
+use crate::timeline::{ManualRequestEvent, PolicyEvent};
 use nrh_core::fault::Fault;
 use nrh_core::manual::choices;
 use nrh_core::matching::MatchContext;
 use nrh_core::policy::Policy;
+use nrh_core::remediation::Cancel;
 
 impl Play<'_> {
     /// A person deletes the remediation. The object exists until its finalizer is removed.
@@ -61,9 +62,8 @@ impl Play<'_> {
         sentence
     }
 
-    pub(super) fn cancel_remediation(&mut self, name: &str, event: &CancelEvent) -> String {
-        let cancel = event.cancel();
-        match self.world.cancel(name, &cancel) {
+    pub(super) fn cancel_remediation(&mut self, name: &str, cancel: &Cancel) -> String {
+        match self.world.cancel(name, cancel) {
             Some(remediation) => format!("{remediation} is cancelled {}", cancel.by_whom()),
             None => format!("{} would cancel the node's remediation, and there is none", cancel.cancelled_by),
         }

@@ -5,12 +5,11 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    CancelEvent, ConditionEvent, FaultEvent, FlapsEvent, ManualRequestEvent, Nodes, Offset, PodsEvent, is_false,
-};
+use super::{ConditionEvent, FaultEvent, FlapsEvent, ManualRequestEvent, Nodes, Offset, PodsEvent, is_false};
 use crate::remediator::Remediator;
 use crate::world::Kured;
 use nrh_core::fault::FaultType;
+use nrh_core::remediation::Cancel;
 use nrh_core::text::matches_pattern;
 
 /// Something that happens to nodes or to a policy.
@@ -87,7 +86,7 @@ pub struct Event {
     pub manual: Option<ManualRequestEvent>,
     /// A person cancels the node's remediation, or its waiting manual request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel: Option<CancelEvent>,
+    pub cancel: Option<Cancel>,
     /// A policy is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyEvent>,
@@ -145,7 +144,8 @@ impl Event {
         self.condition.as_ref().map_or(Ok(()), ConditionEvent::check)?;
         self.flaps.as_ref().map_or(Ok(()), FlapsEvent::check)?;
         self.manual.as_ref().map_or(Ok(()), ManualRequestEvent::check)?;
-        self.cancel.as_ref().map_or(Ok(()), CancelEvent::check)?;
+        let is_anonymous = self.cancel.as_ref().is_some_and(|cancel| cancel.cancelled_by.is_empty());
+        ensure!(!is_anonymous, "cancel.cancelledBy: expected a person's name, found \"\"");
         self.pods.as_ref().map_or(Ok(()), PodsEvent::check)?;
         self.fault.as_ref().map_or(Ok(()), FaultEvent::check)
     }

@@ -1,4 +1,4 @@
-//! Manual requests and cancellations by people, as a timeline writes them.
+//! Manual requests by people, as a timeline writes them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Offset;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::ActionType;
-use nrh_core::remediation::{Cancel, ManualRequest};
+use nrh_core::remediation::ManualRequest;
 
 /// How long a manual request waits: default, minimum, maximum.
 const WAITS: (Duration, Duration, Duration) =
@@ -59,28 +59,5 @@ impl ManualRequestEvent {
             reason: self.reason.clone(),
             timeout: self.start_timeout.map_or(WAITS.0, |timeout| timeout.0),
         }
-    }
-}
-
-/// A person cancels a remediation.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CancelEvent {
-    /// Who.
-    pub cancelled_by: String,
-    /// Why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-impl CancelEvent {
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.cancelled_by.is_empty(), "cancel.cancelledBy: expected a person's name, found \"\"");
-        Ok(())
-    }
-
-    /// The cancellation itself.
-    pub fn cancel(&self) -> Cancel {
-        Cancel { cancelled_by: self.cancelled_by.clone(), reason: self.reason.clone() }
     }
 }

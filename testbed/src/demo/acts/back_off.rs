@@ -19,6 +19,9 @@ const RESTARTS: i32 = 6;
 /// The back-off before it.
 const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
+/// Seconds after its end in which a kubelet reports it, on a machine without KVM too.
+const JUST_BEGUN: f64 = 45.0;
+
 /// How long the successor of a deleted pod may take to run.
 const SUCCESSOR: Duration = Duration::from_mins(3);
 
@@ -90,7 +93,7 @@ impl Act for BackOff {
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
         wait("a back-off of 5 minutes begins", Duration::from_mins(12), || {
-            Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < 12.0))
+            Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < JUST_BEGUN))
         })
     }
 

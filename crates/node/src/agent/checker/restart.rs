@@ -57,7 +57,10 @@ impl Checker {
         params: &Restart,
     ) -> Result<Unit, Refusal> {
         let name = expected(daemon, params, &self.endpoint)?;
-        let table = self.daemons().await?;
+        let mut table = self.daemons().await?;
+        for process in &mut table.runtimes {
+            self.note_main_process(process, &name).await?;
+        }
         if !params.skip_safety_check {
             self.harmless(daemon, &name, &table).await?;
         }
@@ -85,7 +88,7 @@ impl Checker {
         params: &Restart,
         runtimes: &[Process],
     ) -> Result<Unit, Refusal> {
-        let found = self.kubelet().await?;
+        let found = self.kubelet(&name).await?;
         let process = found.as_ref().map(|(_, process)| process);
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;
@@ -102,12 +105,14 @@ impl Checker {
         Ok(unit)
     }
 
-    /// Returns the running kubelet, if there is one.
-    async fn kubelet(&self) -> Result<Option<(Found, Process)>, Refusal> {
+    /// Returns the running kubelet, if there is one; it may be the main process of this unit.
+    async fn kubelet(&self, unit: &str) -> Result<Option<(Found, Process)>, Refusal> {
         let Some(found) = self.running_kubelet().await? else { return Ok(None) };
         let (root, pid) = (self.prover.root().to_owned(), found.pid);
         let process = self.reader.run(self.bounds.processes, move || Process::read(&root, pid, "kubelet")).await?;
-        let process = process.map_err(|error| Refusal::cannot_check(format!("cannot read kubelet {pid}: {error}")))?;
+        let mut process =
+            process.map_err(|error| Refusal::cannot_check(format!("cannot read kubelet {pid}: {error}")))?;
+        self.note_main_process(&mut process, unit).await?;
         Ok(Some((found, process)))
     }
 
@@ -178,7 +183,7 @@ impl Checker {
             return Err(Refusal::cannot_check(format!("cannot prove what {} is: {}", one.phrase, one.why)));
         }
         let restarts_kubelet =
-            daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| process.is_in(unit));
+            daemon == Daemon::Kubelet || self.kubelet(unit).await?.is_some_and(|(_, process)| process.is_in(unit));
         if restarts_kubelet {
             self.kubelet_would_start().await?;
         }

@@ -189,6 +189,15 @@ impl Checker {
         Ok(lists)
     }
 
+    /// Notes that a process in no unit's control group is the main process of this unit: a daemon may move itself into another group, as
+    /// a kubelet does with `kubeletCgroups`.
+    pub(super) async fn note_main_process(&self, process: &mut Process, unit: &str) -> Result<(), Refusal> {
+        if process.unit.is_none() && u32::try_from(process.pid) == Ok(self.unit(unit.to_owned()).await?.seen.main_pid) {
+            process.unit = Some(unit.to_owned());
+        }
+        Ok(())
+    }
+
     async fn unit(&self, name: String) -> Result<Unit, Refusal> {
         let bus = self.system_bus().await?;
         let seen = units::check(&bus, &name, self.bounds.call).await;

@@ -395,6 +395,11 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     daemons.kubelet(healthz(bad).await, "session-1.scope");
     daemons.leaves_alone(&named(kubelet(), KUBELET), Protected, "in no unit").await;
 
+    // systemd knows a kubelet that has moved itself into another control group.
+    let daemons = Daemons::of_kubelet(UnitSeen { main_pid: 40, ..unit("active", "running") });
+    daemons.kubelet(healthz(bad).await, "podruntime");
+    done(&daemons.execute(&kubelet()).await);
+
     let daemons = Daemons::new(&[], Restarts::Never);
     daemons.leaves_alone(&kubelet(), CheckFailed, "kubelet.service is not known").await;
     for unit in ["../kubelet.service", "kubelet.socket", "kubelet", ".service", "a b.service"] {

@@ -281,6 +281,20 @@ fn the_frozen_group_of_another_pod_is_found_from_inside_a_control_group_namespac
     }
 }
 
+/// A hook that `runc create` runs where systemd does not manage the freezer.
+#[test]
+fn what_is_at_the_top_of_a_hierarchy_is_not_frozen() {
+    let node = tempfile::tempdir().unwrap();
+    let root = openat(CWD, node.path(), rooted::FOLDER, Mode::empty()).unwrap();
+    let freezer = node.path().join("sys/fs/cgroup/freezer");
+    fs::create_dir_all(&freezer).unwrap();
+    fs::write(freezer.join("cgroup.procs"), "7\n").unwrap();
+    let groups = Groups("4:freezer:/\n1:name=systemd:/system.slice/containerd.service\n".to_owned());
+    let frozen = |pid| frozen_group(&root, &PodGroups::default(), &groups, pid);
+    assert_eq!(frozen(7).unwrap(), None);
+    assert_eq!(frozen(8).unwrap_err().kind(), io::ErrorKind::NotFound, "it is elsewhere by now");
+}
+
 /// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can
 /// make and take back.
 #[test]

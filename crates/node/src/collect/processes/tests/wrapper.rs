@@ -105,7 +105,17 @@ fn a_wrapper_that_waits_uninterruptibly_may_be_a_client() {
     let line = "/bin/sh /w --root /r create --bundle /b ID";
     let root = below_shim("/bin/dash", b"wrapper", line);
     let stuck = Entry { pid: 60, parent: 50, state: 'D', command: b"wrapper", exe: "/bin/dash", ..SHIM };
-    let table = root.with(&stuck).scanner().check(false).unwrap();
-    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect();
-    assert_eq!(candidates, [(60, PossibleRole::RuntimeClient)]);
+    let root = root.with(&stuck);
+    let candidates = || {
+        let table = root.scanner().check(false).unwrap();
+        table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect::<Vec<_>>()
+    };
+    for pid in ["1", "60"] {
+        fs::create_dir_all(root.file(pid).join("ns")).unwrap();
+        std::os::unix::fs::symlink("mnt:[1]", root.file(pid).join("ns/mnt")).unwrap();
+    }
+    assert_eq!(candidates(), [(60, PossibleRole::RuntimeClient)]);
+    // A pod that shares the node's process ids has started it in the node's mount namespace, as CSI drivers start mounts.
+    root.write("60/cgroup", format!("0::/kubepods/pod1/{ID}\n"));
+    assert_eq!(candidates(), []);
 }
