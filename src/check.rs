@@ -11,6 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Serialize;
 
+use crate::No;
 use crate::caller::{client, code, error_text, within};
 use crate::cli::{CheckArgs, ClusterArgs};
 use crate::controller::permissions::review;
@@ -62,11 +63,6 @@ impl Finding {
     }
 }
 
-/// At least one check failed. Any other error means that the result is unknown.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Failed(String);
-
 /// The result of all checks.
 ///
 /// # Errors
@@ -94,7 +90,7 @@ async fn findings(cluster: &ClusterArgs) -> anyhow::Result<Vec<Finding>> {
 /// Runs `nrh check`.
 ///
 /// # Errors
-/// [`Failed`] where a check failed. Any other error: the cluster does not answer, or a check could not be made.
+/// [`No`] where a check failed. Any other error: the cluster does not answer, or a check could not be made.
 pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
     let findings = findings(&args.cluster).await.unwrap_or_else(|error| vec![Finding::unknown(SERVER, &error)]);
     print_as(args.print.output, &findings, |findings| table(findings))?;
@@ -103,7 +99,7 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
         subjects.collect::<Vec<_>>().join(", ")
     };
     match findings.iter().map(|one| one.verdict).max() {
-        Some(Verdict::Failed) => Err(Failed(format!("failed: {}", named(Verdict::Failed))).into()),
+        Some(Verdict::Failed) => Err(No(format!("failed: {}", named(Verdict::Failed))).into()),
         Some(Verdict::Unknown) => bail!("unknown: {}", named(Verdict::Unknown)),
         _ => Ok(()),
     }

@@ -34,3 +34,9 @@ pub use nrh_explain as explain;
 #[cfg(target_os = "linux")]
 pub use nrh_node as node;
 pub use nrh_terminal as terminal;
+
+/// The answer of `nrh check`, `nrh restart-safe` or `nrh simulate` is no. Any other error of these commands means that the answer
+/// is unknown.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct No(pub(crate) String);

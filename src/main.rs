@@ -20,10 +20,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::complain(&format!("Error: {}", nrh::caller::error_text(&error)));
-            let is_no = error.is::<nrh::simulate::Unmet>()
-                || error.is::<nrh::restart_safe::Unsafe>()
-                || error.is::<nrh::check::Failed>();
-            let is_unusable = is_check && !is_no;
+            let is_unusable = is_check && !error.is::<nrh::No>();
             if is_unusable { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
     }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::No;
 use crate::api::condition::status_of;
 use crate::api::{ConditionType, NodeRuntimeHealth};
 use crate::caller::{client, error_text, refused, within};
@@ -27,15 +28,10 @@ const WAIT: Duration = Duration::from_secs(30);
 /// Longest reason that is printed, in bytes.
 const MAX_REASON: usize = 2048;
 
-/// A restart now does harm. Any other error of `nrh restart-safe` means that the answer is unknown.
-#[derive(Debug, thiserror::Error)]
-#[error("do not restart the kubelet or the runtime of node {0} now")]
-pub struct Unsafe(String);
-
 /// Runs `nrh restart-safe`.
 ///
 /// # Errors
-/// [`Unsafe`] where a restart does harm. Any other error: there was no answer within the time.
+/// [`No`] where a restart does harm. Any other error: there was no answer within the time.
 pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     let (node, began) = (args.node.as_str(), Instant::now());
     let asked = ask(&args).await;
@@ -48,7 +44,7 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     print_as(args.print.output, &answer, Answer::line)?;
     match safe {
         TriState::True => Ok(()),
-        TriState::False => Err(Unsafe(args.node).into()),
+        TriState::False => Err(No(format!("do not restart the kubelet or the runtime of node {node} now")).into()),
         TriState::Unknown => bail!(
             "whether the kubelet or the runtime of node {node} can be restarted is not known: do not restart; `kubectl \
              describe nrh {node}` says what is not known"

@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
+use crate::No;
 use crate::api::RemediationPolicy;
 use crate::api::convert;
 use crate::api::policy::PolicyRule;
@@ -47,7 +48,8 @@ const NUMBERS: [&str; 3] = ["i32", "i64", "u32"];
 /// Runs `nrh simulate`.
 ///
 /// # Errors
-/// A file cannot be read or used, the cluster does not answer, or an expectation of the timeline is not met.
+/// [`No`] where an expectation of the timeline is not met. Any other error: a file cannot be read or used, or the cluster does not
+/// answer.
 pub async fn run(args: SimulateArgs) -> anyhow::Result<()> {
     ensure!(args.record || args.file.is_none(), "--file goes with --record: a timeline is named with --timeline");
     match &args.timeline {
@@ -81,7 +83,8 @@ fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     if unmet.is_empty() {
         return Ok(());
     }
-    Err(Unmet { of: timeline.expect.len(), sentences: unmet }.into())
+    let (count, of) = (unmet.len(), timeline.expect.len());
+    Err(No(format!("{count} of {of} expectations are not met:\n{}", unmet.join("\n"))).into())
 }
 
 /// What `-o json` and `-o yaml` print.
@@ -93,14 +96,6 @@ struct Report<'a> {
     unmet: &'a [String],
     notes: &'a [String],
     lines: &'a [Line],
-}
-
-/// What the timeline expects has not come.
-#[derive(Debug, thiserror::Error)]
-#[error("{} of {of} expectations are not met:\n{}", .sentences.len(), .sentences.join("\n"))]
-pub struct Unmet {
-    of: usize,
-    sentences: Vec<String>,
 }
 
 /// Plays the timeline of a file, with these policies or with those that it names itself.

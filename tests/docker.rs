@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use nrh::core::action::{Action, CleanupOrphans};
 use nrh::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::diagnose::diagnose;
-use nrh::core::examples::{CONT, KILL};
+use nrh::core::examples::{CONT, KILL, command};
 use nrh::core::fault::{Fault, FaultState, FaultType, Target};
 use nrh::core::observation::{Reading, RuntimeKind};
 use nrh::core::thresholds::Thresholds;
@@ -110,19 +110,7 @@ impl Probe {
 
 /// Gives a command to the executor as a Job does, on that node.
 fn act(docker: &Docker, name: &str, action: Action, kind: FaultType, target: Target) -> Outcome {
-    let command = ActionCommand {
-        operation_id: name.to_owned(),
-        epoch: 1,
-        node: "n1".to_owned(),
-        action,
-        fault_id: "f".to_owned(),
-        fault_type: kind,
-        target,
-        boot_id: None,
-        marker_expires_after_seconds: None,
-        issued_at: Timestamp::now(),
-        ttl_seconds: 60,
-    };
+    let command = ActionCommand { action, fault_type: kind, target, issued_at: Timestamp::now(), ..command(name) };
     let mut program = docker.command(env!("CARGO_BIN_EXE_nrh"));
     program.args(["run-command", "--node-name=n1", "--outcome=/run/outcome", "--command"]);
     let output = program.arg(serde_json::to_string(&command).unwrap()).output().unwrap();

@@ -104,9 +104,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<AuditEntry>> {
     let mut entries: Vec<AuditEntry> = Vec::new();
     for line in BufReader::new(file).lines() {
         // The server may be in the midst of writing the last line.
-        let Ok(entry) = serde_json::from_str::<AuditEntry>(&line?) else {
-            continue;
-        };
+        let Ok(entry) = serde_json::from_str::<AuditEntry>(&line?) else { continue };
         if let Some(&index) = seen.get(&entry.id) {
             entries[index] = entry;
         } else {

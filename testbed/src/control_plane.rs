@@ -142,9 +142,7 @@ impl ControlPlane<'_> {
         on_network(self.realm.init.pid, admin, async |client| {
             let end = Instant::now() + API_READY;
             loop {
-                let Err(error) = client.request_text(http_get("/readyz")?).await else {
-                    break;
-                };
+                let Err(error) = client.request_text(http_get("/readyz")?).await else { break };
                 if let Some((name, _)) = needed.iter().find(|(_, process)| !process.alive()) {
                     bail!("{name} has ended, see {}", self.path(&format!("logs/{name}.log")));
                 }

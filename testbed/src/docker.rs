@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::faults::wrapper;
 use crate::process::{self, Identity, wait_until};
 use crate::realm::{self, Realm, Tether};
-use crate::{cgroup, images, packages, state};
+use crate::{cgroup, images, packages, state, view};
 
 /// The daemon's socket, at its default place.
 pub const SOCKET: &str = "/run/docker.sock";
@@ -210,15 +210,8 @@ impl Docker {
 
     /// The shim of a container: its identity outside, and its pid inside.
     pub fn shim(&self, id: &str) -> Result<(Identity, i32)> {
-        let is_shim = |pid: &i32| {
-            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let words: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
-            process::comm(*pid).is_some_and(|comm| comm.starts_with("containerd-shim"))
-                && words.windows(2).any(|pair| pair == [b"-id".as_slice(), id.as_bytes()])
-        };
-        let pid = process::all().into_iter().find(is_shim).with_context(|| format!("no shim of {id}"))?;
-        let inside = process::host_to_namespace(self.realm.init.pid, pid).context("the shim is another engine's")?;
-        Ok((Identity::of(pid)?, inside))
+        let shim = view::shim(view::processes(self.realm.init.pid)?, id).with_context(|| format!("no shim of {id}"))?;
+        Ok((shim.identity(), shim.pid))
     }
 
     /// A path of the engine as seen from outside.

@@ -76,6 +76,13 @@ pub fn health(bed: &Bed, node: &str) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
+/// All remediations, the oldest first.
+pub fn remediations(bed: &Bed) -> Result<Vec<Value>> {
+    let text = bed.kubectl(&["get", "nrem", "-o", "json", "--sort-by=.metadata.creationTimestamp"])?;
+    let list: Value = serde_json::from_str(&text)?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
 /// The faults in a node's object, be they the probe's to find or the controller's.
 pub fn faults(health: &Value) -> impl Iterator<Item = &Value> {
     ["faults", "clusterFaults"].into_iter().filter_map(|list| health["status"][list].as_array()).flatten()

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use k8s_openapi::ByteString;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, SanType, date_time_ymd,
@@ -86,11 +87,11 @@ impl Pki {
             "apiVersion": "v1", "kind": "Config", "current-context": "bed",
             "clusters": [{"name": "bed", "cluster": {
                 "server": format!("https://{SERVICE_IP}:443"),
-                "certificate-authority-data": base64(self.ca.pem().as_bytes()),
+                "certificate-authority-data": ByteString(self.ca.pem().into_bytes()),
             }}],
             "users": [{"name": user, "user": {
-                "client-certificate-data": base64(certificate.as_bytes()),
-                "client-key-data": base64(key.as_bytes()),
+                "client-certificate-data": ByteString(certificate.into_bytes()),
+                "client-key-data": ByteString(key.into_bytes()),
             }}],
             "contexts": [{"name": "bed", "context": {"cluster": "bed", "user": user}}],
         });
@@ -99,9 +100,7 @@ impl Pki {
         write_private(&path, &serde_json::to_string_pretty(&config)?)?;
         Ok(path)
     }
-}
 
-impl Pki {
     /// A kubelet's kubeconfig.
     pub(crate) fn node_kubeconfig(&self, name: &str) -> Result<PathBuf> {
         self.kubeconfig(name, &format!("system:node:{name}"), Some("system:nodes"))
@@ -109,10 +108,11 @@ impl Pki {
 }
 
 /// A certificate of a user that has long expired, in the form in which kubeconfigs hold it.
-pub(crate) fn expired_certificate(user: &str) -> Result<String> {
+pub(crate) fn expired_certificate(user: &str) -> Result<serde_json::Value> {
     let mut params = params(user, None)?;
     params.not_after = date_time_ymd(2021, 1, 1);
-    Ok(base64(params.self_signed(&KeyPair::generate()?)?.pem().as_bytes()))
+    let certificate = params.self_signed(&KeyPair::generate()?)?.pem();
+    Ok(serde_json::to_value(ByteString(certificate.into_bytes()))?)
 }
 
 fn params(user: &str, group: Option<&str>) -> Result<CertificateParams> {
@@ -134,33 +134,4 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
     let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(path);
     let file = file.as_mut().map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
     file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
-}
-
-/// Standard base64 with padding: twelve lines instead of a dependency.
-fn base64(data: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in data.chunks(3) {
-        let bytes = [chunk[0], *chunk.get(1).unwrap_or(&0), *chunk.get(2).unwrap_or(&0)];
-        let word = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
-        for position in 0..4 {
-            let index = (word >> (18 - 6 * position)) & 63;
-            text.push(if position > chunk.len() { '=' } else { char::from(ALPHABET[index as usize]) });
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_pads_as_the_standard_says() {
-        let cases =
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
-        for (plain, encoded) in cases {
-            assert_eq!(base64(plain.as_bytes()), encoded);
-        }
-    }
 }

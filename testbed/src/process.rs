@@ -34,9 +34,7 @@ impl Identity {
     pub fn signal(&self, signal: Signal) -> Result<bool> {
         let Some(pid) = Pid::from_raw(self.pid) else { bail!("{} is no pid", self.pid) };
         // The descriptor is taken first and the identity checked after it: what passes the check is what gets the signal.
-        let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
-            return Ok(false);
-        };
+        let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(false) };
         if !self.alive() {
             return Ok(false);
         }
@@ -105,9 +103,7 @@ pub fn namespace(pid: i32, kind: &str) -> Option<String> {
 
 /// All pids of the machine.
 pub fn all() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
 }
 
@@ -117,7 +113,7 @@ pub fn members(kind: &str, namespace_id: &str) -> Vec<i32> {
 }
 
 /// Pids of one process from the outermost namespace that is visible here to its own innermost one.
-fn ns_pids(pid: i32) -> Vec<i32> {
+pub(crate) fn ns_pids(pid: i32) -> Vec<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:")).unwrap_or_default();
     line.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect()
@@ -148,9 +144,7 @@ fn below(init: i32, pid: i32) -> bool {
         if current == init {
             return true;
         }
-        let Some(parent) = parent(current) else {
-            return false;
-        };
+        let Some(parent) = parent(current) else { return false };
         if parent <= 1 {
             return false;
         }

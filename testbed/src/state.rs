@@ -116,9 +116,7 @@ fn put_back(run: &Path) {
 /// Removes what owners left behind that were killed: their processes are gone, their folders are not.
 fn sweep(run: &Path) {
     for entry in fs::read_dir(run).into_iter().flatten().flatten() {
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
-            continue;
-        };
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         if !entry.path().is_dir() {
             continue;
         }

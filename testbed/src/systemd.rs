@@ -59,29 +59,9 @@ impl Node {
         self.systemctl(&["start", unit]).map(drop)
     }
 
-    /// Has a unit started, and does not wait.
-    pub(crate) fn unit_queue(&self, unit: &str) -> Result<()> {
-        self.systemctl(&["start", "--no-block", unit]).map(drop)
-    }
-
     /// Stops a unit and waits until it is stopped.
     pub fn unit_stop(&self, unit: &str) -> Result<()> {
         self.systemctl(&["stop", unit]).map(drop)
-    }
-
-    /// Masks a unit: it goes on, if it runs, and cannot be started any more.
-    pub fn unit_mask(&self, unit: &str) -> Result<()> {
-        self.systemctl(&["mask", unit]).map(drop)
-    }
-
-    /// Takes a mask back.
-    pub fn unit_unmask(&self, unit: &str) -> Result<()> {
-        self.systemctl(&["unmask", unit]).map(drop)
-    }
-
-    /// Forgets that a unit has failed, and how often it was started of late.
-    pub fn unit_reset_failed(&self, unit: &str) -> Result<()> {
-        self.systemctl(&["reset-failed", unit]).map(drop)
     }
 
     /// Writes a unit, or a drop-in (`kubelet.service.d/50-test.conf`), as an administrator does; a running one stays as it is.
@@ -138,7 +118,8 @@ impl Node {
         is_unit.then(|| format!("{}.service", self.layout.unit(program)))
     }
 
-    fn systemctl(&self, args: &[&str]) -> Result<String> {
+    /// Runs `systemctl` on the node.
+    pub fn systemctl(&self, args: &[&str]) -> Result<String> {
         ensure!(self.units, "{} has no units", self.name);
         self.run("systemctl", args)
     }

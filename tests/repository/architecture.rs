@@ -10,25 +10,7 @@ use nrh::core::fault::FaultType;
 use syn::visit::Visit;
 use syn::{ReturnType, Type};
 
-use crate::page::root;
-
-/// Where the repository is.
-/// All files below `folder` that Git could hold, in order.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        let (path, name) = (entry.path(), entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            if name != "target" && name != ".git" {
-                found.extend(files(&path));
-            }
-        } else if path != root().join(".git") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
-}
+use crate::page::{files_below, root};
 
 /// Lines of code: without comments, and up to the tests at the end of the file.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -47,7 +29,7 @@ fn has_word(line: &str, word: &str) -> bool {
 }
 
 pub fn rust_files(folder: &str) -> Vec<PathBuf> {
-    files(&root().join(folder)).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect()
+    files_below(&root().join(folder)).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect()
 }
 
 #[test]
@@ -230,7 +212,7 @@ fn the_repository_speaks_of_itself_only() {
     ]
     .map(|halves| halves.concat());
     let mut wrong = Vec::new();
-    for path in files(root()) {
+    for path in files_below(root()) {
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for (number, line) in text.lines().enumerate() {
             for phrase in phrases.iter().filter(|phrase| line.contains(phrase.as_str())) {

@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::circles::{Module, imports};
-use crate::page::{DEVELOPERS, page, pages, root};
+use crate::page::{DEVELOPERS, files_below, page, pages, root};
 
 /// Whether a span is a path of the repository, and not a command or a name of code.
 fn is_path(span: &str) -> bool {
@@ -74,14 +74,6 @@ fn quotes(block: &str) -> Vec<Quotes> {
     found
 }
 
-fn files_below(path: PathBuf) -> Vec<PathBuf> {
-    if !path.is_dir() {
-        return vec![path];
-    }
-    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    entries.filter(|path| !path.ends_with("target")).flat_map(files_below).collect()
-}
-
 /// What is wrong with the quotes of a file or a folder.
 fn complaints(root: &Path, Quotes { path, lines }: &Quotes) -> Vec<String> {
     let place = root.join(path);
@@ -89,7 +81,7 @@ fn complaints(root: &Path, Quotes { path, lines }: &Quotes) -> Vec<String> {
         return vec![format!("there is no {path}")];
     }
     let is_folder = place.is_dir();
-    let texts: Vec<String> = files_below(place).iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let texts: Vec<String> = files_below(&place).iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
     let is_there = |line: &String| {
         let mut all = texts.iter().flat_map(|text| text.lines());
         all.any(|one| if is_folder { one.contains(line) } else { one.trim() == line })

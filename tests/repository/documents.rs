@@ -12,9 +12,10 @@ use nrh::core::fault::{FaultGroup, FaultType};
 use nrh::core::policy::{Action, Mode, Policy, Step};
 
 use crate::crds::yaml_files;
+use crate::page::page;
 
 fn document(path: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    page(path).text
 }
 
 /// First cells of all tables that are names in backticks.

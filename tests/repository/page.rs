@@ -104,22 +104,27 @@ impl Page {
     }
 }
 
-pub fn in_folder(folder: &Path, found: &mut Vec<Page>) {
-    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            in_folder(&path, found);
-        } else if path.extension().is_some_and(|end| end == "md") {
-            found.push(Page::read(&path));
-        }
+/// All files below a folder that Git could hold, in order, without links; a file is itself.
+pub fn files_below(path: &Path) -> Vec<PathBuf> {
+    if !path.is_dir() {
+        return vec![path.to_owned()];
     }
+    let mut entries: Vec<PathBuf> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.retain(|entry| !entry.ends_with("target") && !entry.ends_with(".git") && !entry.is_symlink());
+    entries.sort();
+    entries.iter().flat_map(|entry| files_below(entry)).collect()
+}
+
+/// The documents below a folder, in order.
+pub fn in_folder(folder: &str) -> impl Iterator<Item = Page> {
+    let files = files_below(&root().join(folder)).into_iter();
+    files.filter(|path| path.extension().is_some_and(|end| end == "md")).map(|path| Page::read(&path))
 }
 
 pub fn pages() -> Vec<Page> {
     let mut found: Vec<Page> =
         ["README.md", "SECURITY.md", "CHANGELOG.md"].iter().chain(&DEVELOPERS).map(|name| page(name)).collect();
-    in_folder(&root().join("docs"), &mut found);
+    found.extend(in_folder("docs"));
     assert!(found.len() > 60, "{}", found.len());
     found
 }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use crate::page::{DEVELOPERS, root};
+use crate::page::{DEVELOPERS, files_below, root};
 
 /// Retired words and their replacements. All forms of a word are listed.
 const RETIRED: [(&[&str], &str); 22] = [
@@ -51,15 +51,8 @@ const ALLOWED: [(&str, &str); 14] = [
 ];
 
 fn files(folder: &str, ends: &[&str]) -> Vec<PathBuf> {
-    let (mut found, mut open) = (Vec::new(), vec![root().join(folder)]);
-    while let Some(path) = open.pop() {
-        if path.is_dir() {
-            open.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|end| ends.iter().any(|known| end == *known)) {
-            found.push(path);
-        }
-    }
-    found.sort();
+    let mut found = files_below(&root().join(folder));
+    found.retain(|path| path.extension().is_some_and(|end| ends.iter().any(|known| end == *known)));
     found
 }
 

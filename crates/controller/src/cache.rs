@@ -47,7 +47,6 @@ mod refresh;
 pub mod report;
 pub mod report_conditions;
 pub mod suspects;
-pub mod template;
 pub mod versions;
 pub mod wakes;
 pub mod watches;

@@ -173,23 +173,9 @@ fn security() -> SecurityContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nrh_core::examples::CONT;
-    use nrh_core::fault::{FaultType, Target};
 
     fn command(node: &str) -> ActionCommand {
-        ActionCommand {
-            operation_id: "w1-0123-1".into(),
-            epoch: 7,
-            node: node.into(),
-            action: CONT,
-            fault_id: "hungcontainer-1".into(),
-            fault_type: FaultType::HungContainer,
-            target: Target::default(),
-            boot_id: None,
-            marker_expires_after_seconds: None,
-            issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
-            ttl_seconds: 120,
-        }
+        ActionCommand { node: node.into(), ..nrh_core::examples::command("w1-0123-1") }
     }
 
     #[test]

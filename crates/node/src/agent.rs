@@ -138,9 +138,6 @@ impl AgentSettings {
 /// Executes commands.
 #[derive(Debug)]
 pub struct Agent {
-    node: String,
-    allow_actions: bool,
-    state_dir: PathBuf,
     claims: Claims,
     checker: Checker,
 }
@@ -148,26 +145,8 @@ pub struct Agent {
 impl Agent {
     /// Creates an executor with these settings; it touches nothing yet.
     pub fn new(settings: AgentSettings) -> Self {
-        let prover = Prover::new(&settings.proc).with_cni_folders(settings.cni_folders);
-        Self {
-            node: settings.node,
-            allow_actions: settings.allow_actions,
-            claims: Claims::new(&settings.state_dir),
-            state_dir: settings.state_dir,
-            checker: Checker {
-                prover,
-                endpoint: settings.endpoint,
-                docker: settings.docker_socket,
-                kubelet_version: settings.kubelet_version,
-                restart_safety: settings.restart_safety,
-                bus: settings.bus,
-                host: settings.host,
-                healthz: settings.healthz,
-                bounds: settings.bounds,
-                thresholds: settings.thresholds,
-                reader: settings.reader,
-            },
-        }
+        let prover = Prover::new(&settings.proc).with_cni_folders(settings.cni_folders.clone());
+        Self { claims: Claims::new(&settings.state_dir), checker: Checker { prover, settings } }
     }
 
     /// Executes one command, at most once per operation id.
@@ -194,8 +173,8 @@ impl Agent {
 
     /// Returns what this executor lacks to execute actions, one sentence each; empty if nothing is missing.
     pub async fn self_check(&self) -> Vec<String> {
-        let mut missing = check::check(&self.checker, &self.state_dir).await;
-        if !self.allow_actions {
+        let mut missing = check::check(&self.checker).await;
+        if !self.checker.allow_actions {
             missing.push("actions are disabled (--allow-actions)".to_owned());
         }
         missing
@@ -204,10 +183,10 @@ impl Agent {
     /// Returns an error for a refusal that is not stored: the command was not admitted, or another executor owns its
     /// claim.
     async fn carry_out(&self, command: &ActionCommand, is_current: impl Fn() -> bool) -> Result<Outcome, Refusal> {
-        if !self.allow_actions {
+        if !self.checker.allow_actions {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
-        let task = admission::task(command, &self.node)?;
+        let task = admission::task(command, &self.checker.node)?;
         self.in_its_boot(command)?;
         self.claims.prepare().map_err(no_state)?;
         if let Some(outcome) = self.known(command).await? {

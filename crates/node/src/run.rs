@@ -49,14 +49,14 @@ use nrh_api::ConditionType;
 use nrh_api::condition::status_of;
 use nrh_api::health::ProbeMode;
 use nrh_api::local::LocalStatus;
-use nrh_core::observation::{Observations, Reading};
+use nrh_core::observation::Observations;
 use nrh_core::thresholds::Thresholds;
 
 use command_queue::CommandQueue;
 use executor::{SelfCheck, agent_settings, executor};
 use judge::Evaluator;
 use moment::Moment;
-use requests::Requests;
+use requests::{Requests, checked_since};
 use status::About;
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
@@ -246,7 +246,7 @@ impl Probe {
             }
             last = now;
             let seen = self.collectors.observations(awake, at);
-            if began.elapsed() >= FIRST_CHECKS || all_have_checked(&seen) {
+            if began.elapsed() >= FIRST_CHECKS || checked_since(&seen, Duration::MAX) {
                 self.judge(&seen, at);
             }
             let (judged, tick) = (Instant::now(), self.tick());
@@ -347,19 +347,4 @@ impl Probe {
 
 fn named_sockets(args: &ProbeArgs) -> Flags {
     Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() }
-}
-
-fn all_have_checked(seen: &Observations) -> bool {
-    fn checked<T>(reading: &Reading<T>) -> bool {
-        !matches!(reading, Reading::Never)
-    }
-    checked(&seen.runtime)
-        && checked(&seen.lists)
-        && checked(&seen.status)
-        && checked(&seen.processes)
-        && checked(&seen.kubelet)
-        && checked(&seen.host)
-        && checked(&seen.disks)
-        && checked(&seen.port)
-        && checked(&seen.bus)
 }

@@ -324,4 +324,4 @@ fn of_others(stat: &Stat) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::judge::{ActRecord, CONTROL_MARGIN, Compared, ControlRecord};
+use super::judge::{ActRecord, CONTROL_MARGIN, ControlRecord};
 use super::report::Seconds;
 use super::stage::Stage;
 use super::wait::POLL_INTERVAL;
@@ -104,7 +104,7 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
     let allowed = act.allowed(stage).crash_loops(NAMESPACE, "crash-");
     let (changes, counts) = diff(&before, &after, &allowed);
     record.changes.extend(changes.iter().map(|change| format!("{change:?}")));
-    record.compared = Compared { pods: counts.pods, containers: counts.containers, processes: counts.processes };
+    record.compared = counts;
     let allowed = [act.writes(stage), stage.writes_elsewhere()].concat();
     record.writes.extend(writes::foreign(&stage.bed.audit()?, since, &allowed));
     Ok(())

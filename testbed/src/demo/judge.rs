@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::report::{ActReport, Control, Report, Seconds, StageKind, Untouched};
+use crate::view::Counts;
 
 /// How much longer than its threshold a control must stay sick.
 pub const CONTROL_MARGIN: f64 = 60.0;
@@ -23,7 +24,7 @@ pub struct ActRecord {
     /// Writes of the operator that are not on the act's list, one line each.
     pub writes: Vec<String>,
     /// How much was compared.
-    pub compared: Compared,
+    pub compared: Counts,
     /// What else went wrong, one line each.
     pub errors: Vec<String>,
 }
@@ -35,17 +36,6 @@ pub struct ControlRecord {
     pub watched: f64,
     /// When it was first seen to be well, in seconds; `None` = it stayed sick.
     pub well_after: Option<f64>,
-}
-
-/// How much was compared.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Compared {
-    /// Pods.
-    pub pods: usize,
-    /// Containers.
-    pub containers: usize,
-    /// Processes.
-    pub processes: usize,
 }
 
 /// Judges all records. Nothing recorded is not ok: a demo that ran no act proves nothing.
@@ -108,8 +98,7 @@ fn untouched(records: &[ActRecord], objections: &mut Vec<String>) -> Untouched {
         }
     }
     // The least of all comparisons: an act that compared nothing must not hide behind one that did.
-    let least =
-        |of: fn(&Compared) -> usize| records.iter().map(|record| of(&record.compared)).min().unwrap_or_default();
+    let least = |of: fn(&Counts) -> usize| records.iter().map(|record| of(&record.compared)).min().unwrap_or_default();
     let (pods, containers, processes) = (least(|c| c.pods), least(|c| c.containers), least(|c| c.processes));
     if pods == 0 || containers == 0 || processes == 0 {
         objections
@@ -128,7 +117,7 @@ mod tests {
             threshold: 60.0,
             control: Some(ControlRecord { watched: 121.0, well_after: None }),
             run: Some(Seconds { detected: Some(50.0), executed: Some(51.0), healed: Some(55.0) }),
-            compared: Compared { pods: 10, containers: 8, processes: 30 },
+            compared: Counts { pods: 10, containers: 8, processes: 30 },
             ..ActRecord::default()
         }
     }

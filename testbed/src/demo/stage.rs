@@ -128,18 +128,13 @@ impl Stage {
 
     /// Seconds from then to when a remediation was opened on the sick node for such a fault, if one was since.
     pub(super) fn opened(&self, fault: &str, since: Timestamp) -> Option<f64> {
-        let text = self.bed.kubectl(&["get", "nrem", "-o", "json"]).ok()?;
-        let list: Value = serde_json::from_str(&text).ok()?;
+        let all = operator::remediations(&self.bed).ok()?;
         let is_for = |remediation: &&Value| {
             let faults = remediation["status"]["faults"].as_array();
             remediation["spec"]["nodeName"] == *self.sick.name
                 && faults.is_some_and(|all| all.iter().any(|one| one["type"] == fault))
         };
-        let opened = list["items"]
-            .as_array()?
-            .iter()
-            .filter(is_for)
-            .filter_map(|remediation| remediation["status"]["startedAt"].as_str());
+        let opened = all.iter().filter(is_for).filter_map(|remediation| remediation["status"]["startedAt"].as_str());
         let after = opened.filter_map(|at| Some(at.parse::<Timestamp>().ok()?.duration_since(since).as_secs_f64()));
         after.filter(|seconds| *seconds >= 0.0).reduce(f64::min)
     }

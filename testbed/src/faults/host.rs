@@ -201,7 +201,7 @@ pub fn expired_certificate(node: &Node) -> Result<Injection> {
     let before = node.read(KUBELET_KUBECONFIG)?;
     let mut config: serde_json::Value = serde_json::from_str(&before)?;
     let user = config.pointer_mut("/users/0/user").context("a user in the kubeconfig")?;
-    user["client-certificate-data"] = pki::expired_certificate(&node.name)?.into();
+    user["client-certificate-data"] = pki::expired_certificate(&node.name)?;
     node.write(KEPT, &before)?;
     let injection = Injection::now(Fault::ExpiredCertificate, node, Victim::default());
     node.write(KUBELET_KUBECONFIG, &serde_json::to_string_pretty(&config)?)?;

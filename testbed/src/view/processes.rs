@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::process::Identity;
+use crate::process::{self, Identity};
 
 /// A process of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,19 +78,15 @@ pub fn standing(list: impl Fn() -> Result<Vec<Process>>) -> Result<Vec<Process>>
 /// All processes in the pid namespace of `init` and below, at this moment.
 pub fn all(init: i32) -> Result<Vec<Process>> {
     let mut table = BTreeMap::new();
-    for entry in fs::read_dir("/proc").context("read /proc")? {
-        let name = entry.context("read /proc")?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
+    for pid in process::all() {
         // A process may end between the listing and the reading.
         if let Some(stat) = Stat::read(pid) {
             table.insert(pid, stat);
         }
     }
-    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let namespace = |pid: i32| process::namespace(pid, "pid");
     let own = namespace(init).with_context(|| format!("process {init} is gone"))?;
-    let depth = nested_pids(init).len().saturating_sub(1);
+    let depth = process::ns_pids(init).len().saturating_sub(1);
 
     // Containers have namespaces of their own below the node's: they belong to it by their ancestors. What was
     // started from outside has an ancestor outside, but is in the namespace itself.
@@ -100,7 +96,7 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
     Ok(members
         .map(|(pid, stat)| Process {
             host_pid: *pid,
-            pid: nested_pids(*pid).get(depth).copied().unwrap_or_default(),
+            pid: process::ns_pids(*pid).get(depth).copied().unwrap_or_default(),
             host_ppid: stat.ppid,
             started: stat.started,
             comm: stat.comm.clone(),
@@ -134,13 +130,6 @@ fn after(option: &str, cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|byte| *byte == 0);
     words.find(|word| *word == option.as_bytes())?;
     words.next().map(|id| String::from_utf8_lossy(id).into_owned())
-}
-
-/// The pids of a process from the outermost namespace to its own.
-fn nested_pids(pid: i32) -> Vec<i32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Who holds and who waits for the locks of one file, by pids of the bed's owner.
@@ -214,7 +203,7 @@ mod tests {
         let me = i32::try_from(std::process::id()).unwrap();
         let own = standing(|| all(me)).unwrap();
         let found = own.iter().find(|process| process.host_pid == me).unwrap();
-        assert_eq!(found.pid, *nested_pids(me).last().unwrap());
+        assert_eq!(found.pid, *process::ns_pids(me).last().unwrap());
         assert_eq!(found.shim_of, None);
     }
 }

@@ -128,9 +128,7 @@ fn alive(injection: &Injection) -> bool {
 
 #[test]
 fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
-    let Some(stage) = Stage::set(Place::FrozenShim) else {
-        return;
-    };
+    let Some(stage) = Stage::set(Place::FrozenShim) else { return };
     stage.daemon_set("agent", &["work"]);
     stage.daemon_set("other", &["work"]);
     let (pod, other) = (stage.running("agent", None), stage.running("other", None));
@@ -176,9 +174,7 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
 
 #[test]
 fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
-    let Some(stage) = Stage::set(Place::LeakedShim) else {
-        return;
-    };
+    let Some(stage) = Stage::set(Place::LeakedShim) else { return };
     stage.daemon_set("agent", &["work"]);
     stage.daemon_set("other", &["work"]);
     let (pod, other) = (stage.running("agent", None), stage.running("other", None));
@@ -210,9 +206,7 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
 
 #[test]
 fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
-    let Some(stage) = Stage::set(Place::OldKubelet) else {
-        return;
-    };
+    let Some(stage) = Stage::set(Place::OldKubelet) else { return };
     stage.daemon_set("agent", &["work"]);
     stage.daemon_set("other", &["work"]);
     let (pod, other) = (stage.running("agent", None), stage.running("other", None));
@@ -259,9 +253,7 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
 
 #[test]
 fn a_hung_network_plugin_holds_up_every_later_pod() {
-    let Some(stage) = Stage::set(Place::HungPlugin) else {
-        return;
-    };
+    let Some(stage) = Stage::set(Place::HungPlugin) else { return };
     let node = &stage.node;
     stage.daemon_set("other", &["work"]);
     stage.running("other", None);
@@ -307,9 +299,7 @@ fn a_hung_network_plugin_holds_up_every_later_pod() {
 
 #[test]
 fn a_crash_loop_goes_on_after_its_cause_and_ends_with_its_pod() {
-    let Some(stage) = Stage::set(Place::CrashLoop) else {
-        return;
-    };
+    let Some(stage) = Stage::set(Place::CrashLoop) else { return };
     let cause = faults::set_cause(&stage.node, "/run/causes/agent").unwrap();
     stage.daemon_set("agent", &["fail-while", "/run/causes/agent"]);
     let pod = stage.any_pod("agent");

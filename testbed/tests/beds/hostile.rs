@@ -254,10 +254,8 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
     until("it is told no more", SOON, || fault(&bed, &node, "FrozenCgroup").is_none());
     record.record();
 
-    let list = bed.kubectl(&["get", "noderemediations", "-o", "json"]).unwrap();
-    let list: Value = serde_json::from_str(&list).unwrap();
-    let is_ours = |one: &&Value| one["spec"]["nodeName"] == json!(node.name) && one["spec"]["policy"] == "thaw";
-    let ours = list["items"].as_array().unwrap().iter().find(is_ours).unwrap();
+    let is_ours = |one: &Value| one["spec"]["nodeName"] == json!(node.name) && one["spec"]["policy"] == "thaw";
+    let ours = operator::remediations(&bed).unwrap().into_iter().find(is_ours).unwrap();
     println!("remediation: {ours}");
     assert!(ours.to_string().contains("it was frozen, and is not frozen any more"), "{ours}");
     bed.kubectl(&["delete", "remediationpolicy", "thaw"]).unwrap();

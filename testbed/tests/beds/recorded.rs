@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use nrh_testbed::Bed;
+use nrh_testbed::{Bed, operator};
 use serde_json::{Value, json};
 
 use crate::until::until;
@@ -52,8 +52,7 @@ pub fn plays_as_it_was(bed: &Bed, nrh: &Path) {
 
 /// What the controller has done, by its remediations; without an end where one is not over.
 fn done(bed: &Bed) -> Decisions {
-    let list: Value = serde_json::from_str(&bed.kubectl(&["get", "nrem", "-o", "json"]).unwrap()).unwrap();
-    let mut remediations = list["items"].as_array().cloned().unwrap_or_default();
+    let mut remediations = operator::remediations(bed).unwrap();
     remediations.retain(|remediation| remediation["spec"]["mode"] == "Enforce");
     remediations.sort_by_key(|remediation| text(&remediation["status"]["startedAt"]));
     let mut done = Decisions::new();

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::recorded;
 use crate::shared::{Guest, Shared};
+use crate::sight::condition;
 use crate::until::until;
 
 const KUBELET: &str = "kubelet.service";
@@ -121,14 +122,9 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node, careless: &Nod
     }
     for node in &bed.nodes()[..7] {
         until(&format!("all of {} is well", node.name), RUNS, || {
-            running(node).len() >= 2 && restart_safe(bed, node) == "True"
+            running(node).len() >= 2 && condition(bed, node, "RestartSafe") == "True"
         });
     }
-}
-
-fn restart_safe(bed: &Bed, node: &Node) -> String {
-    let path = r#"jsonpath={.status.conditions[?(@.type=="RestartSafe")].status}"#;
-    bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", path]).unwrap_or_default()
 }
 
 fn daemons(node: &Node) -> [Option<Identity>; 2] {
@@ -136,17 +132,15 @@ fn daemons(node: &Node) -> [Option<Identity>; 2] {
 }
 
 /// Ids of the containers that run on a node.
-fn running(node: &Node) -> BTreeSet<String> {
+pub fn running(node: &Node) -> BTreeSet<String> {
     let Ok(lists) = view::lists(&node.socket(), view::LIMIT) else { return BTreeSet::new() };
     lists.containers.into_iter().filter(Container::running).map(|container| container.id).collect()
 }
 
-/// Remediations of a node.
+/// Remediations of a node; none where nobody answers.
 fn remediations(bed: &Bed, node: &Node) -> Vec<Value> {
-    let Ok(text) = bed.kubectl(&["get", "nrem", "-o", "json"]) else { return Vec::new() };
-    let list: Value = serde_json::from_str(&text).unwrap();
-    let items = list["items"].as_array().cloned().unwrap_or_default();
-    items.into_iter().filter(|item| item["spec"]["nodeName"] == node.name.as_str()).collect()
+    let all = operator::remediations(bed).unwrap_or_default();
+    all.into_iter().filter(|one| one["spec"]["nodeName"] == node.name.as_str()).collect()
 }
 
 /// Steps of all its remediations, in the order in which they were scheduled: action, executor, state.

@@ -133,7 +133,7 @@ fn kept(bed: &Bed, nrh: &Path, node: &Node, kind: &str) {
 }
 
 /// How a condition stands in a node's object.
-fn condition(bed: &Bed, node: &Node, kind: &str) -> String {
+pub fn condition(bed: &Bed, node: &Node, kind: &str) -> String {
     let path = format!(r#"jsonpath={{.status.conditions[?(@.type=="{kind}")].status}}"#);
     bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", &path]).unwrap_or_default()
 }

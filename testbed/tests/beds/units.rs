@@ -5,12 +5,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nrh_testbed::systemd::UnitState;
-use nrh_testbed::view::{self, Container};
-use nrh_testbed::{Bed, KubeletStart, Node, faults, images, process};
+use nrh_testbed::{Bed, KubeletStart, Node, faults, images, process, view};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::restarts::{join_apart, ready};
+use crate::restarts::{join_apart, ready, running};
 use crate::until::until;
 
 const KUBELET: &str = "kubelet.service";
@@ -53,12 +52,6 @@ fn active(node: &Node, unit: &str) -> String {
 fn renewed(bed: &Bed, node: &Node) -> String {
     let get = ["-n", "kube-node-lease", "get", "lease", &node.name, "-o", "jsonpath={.spec.renewTime}"];
     bed.kubectl(&get).unwrap_or_default()
-}
-
-/// The containers that run on a node.
-fn running(node: &Node) -> Vec<String> {
-    let Ok(lists) = view::lists(&node.socket(), view::LIMIT) else { return Vec::new() };
-    lists.containers.into_iter().filter(Container::running).map(|container| container.id).collect()
 }
 
 fn units_are_what_runs(node: &Node) {
@@ -139,7 +132,7 @@ fn faults_hit_units(bed: &Bed, node: &Node) {
 }
 
 fn a_masked_unit_does_not_start(bed: &Bed, node: &Node) {
-    node.unit_mask(KUBELET).unwrap();
+    node.systemctl(&["mask", KUBELET]).unwrap();
     let state = node.unit_state(KUBELET).unwrap();
     // What runs goes on.
     assert_eq!([&state.load, &state.file, &state.active].map(String::as_str), ["masked", "masked", "active"]);
@@ -150,7 +143,7 @@ fn a_masked_unit_does_not_start(bed: &Bed, node: &Node) {
     assert!(node.unit_start(KUBELET).unwrap_err().to_string().contains("is masked"));
     assert!(pids(node, "kubelet").is_empty());
 
-    node.unit_unmask(KUBELET).unwrap();
+    node.systemctl(&["unmask", KUBELET]).unwrap();
     let before = renewed(bed, node);
     node.unit_start(KUBELET).unwrap();
     assert_eq!(node.unit_state(KUBELET).unwrap().file, "enabled");
@@ -171,7 +164,7 @@ fn a_unit_that_always_fails_is_given_up(node: &Node) {
     assert!(node.unit_start(FAILS).is_err(), "it was started too often already");
     assert_eq!(active(node, FAILS), "failed");
     // Forgotten, it starts, and fails, again.
-    node.unit_reset_failed(FAILS).unwrap();
+    node.systemctl(&["reset-failed", FAILS]).unwrap();
     assert_eq!(active(node, FAILS), "inactive");
     node.unit_start(FAILS).unwrap();
     until("systemd gives it up again", RUNS, || active(node, FAILS) == "failed");

@@ -216,9 +216,7 @@ fn victim(bed: &Bed, node: &Node) -> view::Pod {
 
 /// The remediations of a node, the oldest first.
 fn remediations(bed: &Bed, node: &str) -> Vec<Value> {
-    let text = bed.kubectl(&["get", "nrem", "-o", "json", "--sort-by=.metadata.creationTimestamp"]).unwrap();
-    let list: Value = serde_json::from_str(&text).unwrap();
-    list["items"].as_array().unwrap().iter().filter(|one| one["spec"]["nodeName"] == *node).cloned().collect()
+    operator::remediations(bed).unwrap().into_iter().filter(|one| one["spec"]["nodeName"] == *node).collect()
 }
 
 /// Whether nothing more is done in a remediation.

@@ -75,9 +75,7 @@ fn finish(child: Child) -> (Output, String) {
 /// Lock states of the plugin's lock file as the kernel lists them: (holders, waiters).
 fn locks(lock: &Path, of: &[u32]) -> (usize, usize) {
     use std::os::unix::fs::MetadataExt;
-    let Ok(inode) = fs::metadata(lock).map(|data| data.ino()) else {
-        return (0, 0);
-    };
+    let Ok(inode) = fs::metadata(lock).map(|data| data.ino()) else { return (0, 0) };
     let table = fs::read_to_string("/proc/locks").unwrap();
     let ours = table
         .lines()

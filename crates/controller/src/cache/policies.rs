@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::State;
 use super::fold::{Changed, Ingest};
-use super::template::TemplateRead;
 use nrh_api::view::View;
 use nrh_api::{RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus};
 use nrh_core::hand_off::TemplateRef;
@@ -15,6 +14,15 @@ use nrh_core::snapshot::{Snapshot, TriState};
 
 /// Reported as missing for a policy that drains nodes without the right to evict pods.
 const NO_EVICTIONS: &str = "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)";
+
+/// The template of a hand-off, as last read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TemplateRead {
+    /// What the controller lacks to use it, one sentence each; empty = it may use it.
+    pub lacks: Vec<String>,
+    /// Its uid and generation, where it exists and may be read.
+    pub version: Option<String>,
+}
 
 /// A policy as it is in the API; the snapshot has its last valid version.
 #[derive(Clone, Debug, Default)]

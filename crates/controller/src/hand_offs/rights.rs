@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::access::{may, no_right};
 use super::{among, machine, objects, served};
-use crate::cache::template::TemplateRead;
+use crate::cache::policies::TemplateRead;
 use crate::cache::{Cache, State};
 use crate::calls::{CallError, Calls, bounded_opt};
 use nrh_core::hand_off::TemplateRef;

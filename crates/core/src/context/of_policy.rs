@@ -5,7 +5,7 @@ use crate::blocked::BlockReason;
 use crate::fault::Fault;
 use crate::matching::MissingFact;
 use crate::policy::{Applicability, Mode, Policy, Rule, Step};
-use crate::remediation::{Remediation, Resolution, StepRecord};
+use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord};
 
 /// The policy of the remediation, if it still exists.
 pub(crate) fn policy_of<'a>(ctx: ClusterContext<'a>, remediation: &Remediation) -> Option<&'a Policy> {
@@ -58,8 +58,8 @@ pub(crate) fn policy_stops(
             Applicability::Yes | Applicability::Perhaps(..) => {}
         }
     }
-    let unresolved = remediation.faults.iter().filter(|fault| fault.state != Resolution::Resolved);
-    let lost = unresolved.into_iter().find(|fault| policy.rule(&fault.rule).is_none())?;
+    let is_lost = |fault: &&RemediationFault| fault.state != Resolution::Resolved && policy.rule(&fault.rule).is_none();
+    let lost = remediation.faults.iter().find(is_lost)?;
     Some(format!("policy {} has no rule {} any more", policy.name, lost.rule))
 }
 

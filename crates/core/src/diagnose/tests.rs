@@ -140,13 +140,15 @@ fn first_of(findings: &Findings, kind: FaultType) -> &Sighting {
 
 #[test]
 fn a_healthy_node_is_cleanly_checked_in_every_kind() {
-    let findings = Node::healthy().findings();
-    assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
-    for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
-        assert_eq!(findings.coverage.get(&kind).and_then(Coverage::gap), None, "{kind}");
+    for node in [Node::healthy(), docker::healthy()] {
+        let findings = node.findings();
+        assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
+        for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
+            assert_eq!(findings.coverage.get(&kind).and_then(Coverage::gap), None, "{kind}");
+        }
+        assert_eq!(findings.kubelet.completed, Some(Duration::from_secs(400)));
+        assert!(findings.ask.is_empty() && findings.unasked == 0);
     }
-    assert_eq!(findings.kubelet.completed, Some(Duration::from_secs(400)));
-    assert!(findings.ask.is_empty());
 }
 
 #[test]

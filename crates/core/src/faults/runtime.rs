@@ -113,9 +113,7 @@ pub(super) fn list_hung(check: &Check<'_>, findings: &mut Findings) -> Detected 
 }
 
 fn hung_list(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let Reading::Hung { out } = &seen.lists else {
-        return Ok(Coverage::new(Verdict::clean_at(lists(seen))));
-    };
+    let Reading::Hung { out } = &seen.lists else { return Ok(Coverage::new(Verdict::clean_at(lists(seen)))) };
     // Without a version answer, the runtime as a whole is in question.
     answer(&seen.runtime, seen.now, "the runtime", STALE)?;
     let limit = thresholds.bound(&LIST_DEADLINE).as_secs();

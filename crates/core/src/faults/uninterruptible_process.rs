@@ -117,6 +117,18 @@ fn key_of(pid: i32, start_ticks: u64) -> String {
 
 /// The waiting processes of the process table. The kubelet and the runtime are checked thread by thread elsewhere.
 fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
+    let waiting = |role: String, pid: i32, start_ticks: u64, command: &str, waited: Duration| Waiting {
+        key: key_of(pid, start_ticks),
+        role,
+        kind: SubjectKind::Process,
+        command: command.to_owned(),
+        pid,
+        thread: None,
+        wchan: None,
+        waited,
+        sandbox_id: None,
+        checked,
+    };
     let proven = table.processes.iter().filter_map(|process| {
         let ProcessSeen { pid, start_ticks, command, wchan, waited, .. } = process;
         let (role, sandbox_id) = match &process.role {
@@ -126,21 +138,8 @@ fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
             ProcessRole::Monitor { .. } => ("conmon".to_owned(), None),
             ProcessRole::Runtime | ProcessRole::Kubelet => return None,
         };
-        let key = key_of(*pid, *start_ticks);
-        let (command, wchan) = (command.clone(), wchan.clone());
-        let kind = SubjectKind::Process;
-        Some(Waiting {
-            key,
-            role,
-            kind,
-            command,
-            pid: *pid,
-            thread: None,
-            wchan,
-            waited: (*waited)?,
-            sandbox_id,
-            checked,
-        })
+        let wchan = wchan.clone();
+        Some(Waiting { wchan, sandbox_id, ..waiting(role, *pid, *start_ticks, command, (*waited)?) })
     });
     let unproven = table.unproven.iter().filter_map(|process| {
         let UnprovenProcess { pid, start_ticks, command, waited, possible_role, .. } = process;
@@ -151,18 +150,7 @@ fn of_table(table: &ProcessTable, checked: Duration) -> Vec<Waiting> {
             PossibleRole::RuntimeClient => "runtime client by its name or its caller",
             PossibleRole::Other => "part of the runtime by its name",
         };
-        Some(Waiting {
-            key: key_of(*pid, *start_ticks),
-            role: role.to_owned(),
-            kind: SubjectKind::Process,
-            command: command.clone(),
-            pid: *pid,
-            thread: None,
-            wchan: None,
-            waited: (*waited)?,
-            sandbox_id: None,
-            checked,
-        })
+        Some(waiting(role.to_owned(), *pid, *start_ticks, command, (*waited)?))
     });
     proven.chain(unproven).collect()
 }

@@ -17,9 +17,7 @@ const MAX_REASON: usize = 256;
 /// node may be Ready. So no Job is used when the kubelet has written nothing since its start began, however short that time is.
 /// No Job is used either when the container runtime does not answer.
 pub(crate) fn choose(node: &NodeContext<'_>) -> (Executor, &'static str) {
-    let Some((view, report)) = node.view.zip(node.report) else {
-        return (Executor::Probe, "the kubelet is not known");
-    };
+    let Some((view, report)) = node.view.zip(node.report) else { return (Executor::Probe, "the kubelet is not known") };
     let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == TriState::True);
     if !works {
         (Executor::Probe, "the probe does not report that the kubelet works")

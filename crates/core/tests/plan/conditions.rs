@@ -12,6 +12,7 @@ use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::TriState;
 use nrh_testbed_matrix::{Seen, Way};
 
+use crate::flaps::told_after;
 use crate::samples::{
     asked, clean_up, cont, cordon, delete_pod, hung, mark_for_reboot, notify, policy, reboot, restart, rule, secs, step,
 };
@@ -222,31 +223,13 @@ fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
     );
 }
 
-/// There and away in turn, so many seconds each; the turn in which a rule was due that asks for ten minutes.
-fn told_after(there: u64, away: u64, turns: usize, mut beside: impl FnMut(&mut World)) -> Option<usize> {
-    let mut world = patient(secs(600));
-    let wait = |world: &mut World, seconds: u64| {
-        world.live(seconds / 10, 10);
-        world.pass();
-    };
-    for turn in 0..turns {
-        write(&mut world, "n1", "True", "r");
-        beside(&mut world);
-        wait(&mut world, there);
-        if !world.did().is_empty() {
-            return Some(turn);
-        }
-        write(&mut world, "n1", "False", "r");
-        beside(&mut world);
-        wait(&mut world, away);
-        assert!(world.did().is_empty(), "it is away");
-    }
-    None
+fn set(world: &mut World, is_there: bool) {
+    write(world, "n1", if is_there { "True" } else { "False" }, "r");
 }
 
 #[test]
 fn one_that_goes_and_comes_again_is_due_when_it_was_there_for_long_enough_and_for_most_of_the_time() {
-    let alone = |there, away, turns| told_after(there, away, turns, |_| {});
+    let alone = |there, away, turns| told_after(patient(secs(600)), [there, away], turns, set);
     assert_eq!(alone(180, 60, 5), None, "a few gaps begin it anew");
     assert!(alone(180, 60, 20).is_some_and(|turn| turn >= 5));
     assert_eq!(alone(100, 140, 30), None, "away for most of the time");
@@ -255,12 +238,13 @@ fn one_that_goes_and_comes_again_is_due_when_it_was_there_for_long_enough_and_fo
 
 #[test]
 fn on_a_node_that_flaps_the_gaps_of_a_condition_do_not_begin_it_anew() {
-    let toggle = |world: &mut World| {
+    let toggle = |world: &mut World, is_there: bool| {
+        set(world, is_there);
         // Ready goes with it, and once more for itself: so the node flaps before the condition does.
         let view = &mut world.node("n1").view;
         view.ready = if view.ready == TriState::True { TriState::False } else { TriState::True };
     };
-    let turn = told_after(180, 60, 20, toggle);
+    let turn = told_after(patient(secs(600)), [180, 60], 20, toggle);
     assert!(turn.is_some_and(|turn| (2..5).contains(&turn)), "{turn:?}");
 }
 

@@ -256,30 +256,46 @@ fn without_a_probe_that_reports_the_node_is_not_touched() {
     assert!(reasons(&plan).contains(&BlockReason::ProbeNotReporting), "{:?}", plan.blocked);
 }
 
+/// What `set` sets is there and away in turn, so many seconds each; the turn in which the world did something.
+pub fn told_after(
+    mut world: World,
+    [there, away]: [u64; 2],
+    turns: usize,
+    mut set: impl FnMut(&mut World, bool),
+) -> Option<usize> {
+    for turn in 0..turns {
+        set(&mut world, true);
+        wait(&mut world, there);
+        if !world.did().is_empty() {
+            return Some(turn);
+        }
+        set(&mut world, false);
+        wait(&mut world, away);
+        assert!(world.did().is_empty(), "it is away");
+    }
+    None
+}
+
 /// A rule that asks for ten minutes, about a fault that never stays for longer than three at once.
 #[test]
 fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_fault_is_there() {
-    let told_after = |there: u64, away: u64, turns: usize| {
+    let due = |there: u64, away: u64, turns: usize| {
         let mut patient = rule("hung", &[FaultType::HungContainer], &[notify()]);
         patient.min_duration = Duration::from_mins(10);
-        let mut world = World::new(&[policy("p", &[patient])], &["n1"]);
-        for turn in 0..turns {
-            world.inject("n1", hung("log"), None);
-            wait(&mut world, there);
-            if !world.did().is_empty() {
-                return Some(turn);
+        let world = World::new(&[policy("p", &[patient])], &["n1"]);
+        told_after(world, [there, away], turns, |world, is_there| {
+            if is_there {
+                world.inject("n1", hung("log"), None);
+            } else {
+                world.node("n1").sick.clear();
             }
-            world.node("n1").sick.clear();
-            wait(&mut world, away);
-            assert!(world.did().is_empty(), "it is away");
-        }
-        None
+        })
     };
     // It flaps with the ninth.
-    assert_eq!(told_after(180, 60, 7), None, "not yet a node that flaps");
-    assert!(told_after(180, 60, 20).is_some_and(|turn| turn >= 7));
-    assert_eq!(told_after(100, 140, 20), None, "away for most of the time");
-    assert_eq!(told_after(150, 320, 30), None, "away for too long at once");
+    assert_eq!(due(180, 60, 7), None, "not yet a node that flaps");
+    assert!(due(180, 60, 20).is_some_and(|turn| turn >= 7));
+    assert_eq!(due(100, 140, 20), None, "away for most of the time");
+    assert_eq!(due(150, 320, 30), None, "away for too long at once");
 }
 
 /// Whatever the rhythm: no more acts than the rule has steps for each time that it is tried, which is once an hour.

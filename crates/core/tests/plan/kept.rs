@@ -25,11 +25,6 @@ fn contained(steps: &[Step]) -> World {
     world
 }
 
-/// Its fault goes, as if somebody had mended the node.
-fn mend(world: &mut World) {
-    world.recover("n1");
-}
-
 /// All of this time, however quiet it is.
 fn pass_time(world: &mut World, time: Duration) {
     world.live(time.as_secs() / 5, 5);
@@ -61,14 +56,14 @@ fn cordon_alone_keeps_pods_away() {
 #[test]
 fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
     let mut world = contained(&[keep(HOURS_4), notify()]);
-    mend(&mut world);
+    world.recover("n1");
     pass_time(&mut world, secs(200));
     assert!(world.is_cordoned(), "200 of 300 s");
     // It comes back, so the time begins anew.
     world.node("n1").sick.push(InjectedFault { fault: hung("log"), cleared_by: std::collections::BTreeSet::new() });
     world.node("n1").send();
     pass_time(&mut world, secs(15));
-    mend(&mut world);
+    world.recover("n1");
     pass_time(&mut world, secs(290));
     assert!(world.is_cordoned(), "290 of 300 s: {:?}", world.only_remediation());
     pass_time(&mut world, secs(60));
@@ -146,7 +141,7 @@ fn another_policys_faults_are_resolved_meanwhile_and_the_cordon_is_given_back() 
     assert_eq!((resolved.phase, resolved.is_live()), (Phase::Succeeded, false), "{}", resolved.message);
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_ref(), Some(&first), "{:?}", world.log);
     assert!(world.remediations[&first].is_quarantined() && world.is_cordoned() && world.times("uncordon") == 0);
-    mend(&mut world);
+    world.recover("n1");
     pass_time(&mut world, secs(400));
     assert!(!world.is_cordoned() && world.remediations.values().all(|remediation| !remediation.is_live()));
 }
@@ -219,7 +214,7 @@ fn a_policy_that_comes_and_goes_does_not_begin_its_steps_anew() {
 #[test]
 fn nodes_that_are_kept_are_unhealthy() {
     let mut world = contained(&[keep(HOURS_4), notify()]);
-    mend(&mut world);
+    world.recover("n1");
     let plan = world.pass();
     assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (1, 0));
 }
@@ -298,7 +293,7 @@ fn its_remediation_is_not_swept_away_before_its_time() {
     let mut world = contained(&[keep(Duration::from_hours(24)), notify()]);
     world.policies[0].pause_requests.push("nothing new".into());
     (world.policies[0].history.limit, world.policies[0].history.ttl) = (0, secs(60));
-    mend(&mut world);
+    world.recover("n1");
     world.pass();
     let mut snapshot = world.snapshot();
     snapshot.now += Duration::from_hours(8);
@@ -324,7 +319,7 @@ fn what_has_gone_by_itself_was_not_resolved_by_its_steps() {
     let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     // More often than a fault may come back that was resolved.
     for times in 1..=4 {
-        mend(&mut world);
+        world.recover("n1");
         pass_time(&mut world, Duration::from_mins(10));
         assert!(
             world.remediations.values().all(|remediation| remediation.phase == Phase::Succeeded),

@@ -130,9 +130,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> anyhow::Resu
 
 /// The error for a command that did not start.
 fn refused(error: Error, node: &str) -> anyhow::Error {
-    let Error::Api(status) = error else {
-        return anyhow::Error::new(error).context("no connection to the pod");
-    };
+    let Error::Api(status) = error else { return anyhow::Error::new(error).context("no connection to the pod") };
     let answer = bounded(&status.message, MAX_MESSAGE);
     match status.code {
         403 => anyhow!(

@@ -14,7 +14,8 @@ use crate::runtime::Client;
 use nrh_core::observation::RuntimeKind;
 
 /// Returns what is missing, one sentence each; empty if nothing is missing.
-pub(super) async fn check(checker: &Checker, state_dir: &Path) -> Vec<String> {
+pub(super) async fn check(checker: &Checker) -> Vec<String> {
+    let state_dir = &checker.state_dir;
     let mut missing = Vec::new();
     if let Err(error) = writes(state_dir) {
         missing.push(format!("cannot keep claims in {}: {error}; mount it writable", state_dir.display()));
@@ -52,11 +53,11 @@ async fn runtime(checker: &Checker) -> Option<String> {
     if RuntimeKind::of(&seen.name) != RuntimeKind::Docker {
         return None;
     }
-    let version = Docker::at(&checker.docker).version(checker.bounds.call).await;
+    let version = Docker::at(&checker.docker_socket).version(checker.bounds.call).await;
     version
         .err()
         .filter(|error| !error.is_silence())
-        .map(|error| format!("no Docker at {}: {error}", checker.docker.display()))
+        .map(|error| format!("no Docker at {}: {error}", checker.docker_socket.display()))
 }
 
 fn writes(folder: &Path) -> io::Result<()> {

@@ -2,31 +2,28 @@
 //! evidence of its own; a missing answer is a refusal.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::watch;
 
-use super::LastJudgement;
+use super::AgentSettings;
 use super::target::PinnedProcess;
 use super::verdict::Refusal;
 use crate::collect;
 use crate::collect::kubelet::{Finder, Found, none_answers};
-use crate::cri::endpoint::{Api, Endpoint};
+use crate::cri::endpoint::Api;
 use crate::cri::tasks::Tasks;
 use crate::cri::{Cri, CriError};
 use crate::proc::role::Prover;
-use crate::reader::Reader;
 use crate::runtime::Client;
 use nrh_core::action::Signal;
 use nrh_core::command::{ANSWERED_WITHIN, OutcomeReason};
 use nrh_core::fault::{FaultType, ProcessRef, Role, Target};
 use nrh_core::faults::{kubelet, network_plugin_hung};
 use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
-use nrh_core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, Thresholds};
+use nrh_core::thresholds::{LIST_DEADLINE, TASK_DEADLINE};
 
 mod client;
 mod docker;
@@ -99,21 +96,15 @@ impl Default for Bounds {
 #[derive(Clone, Debug)]
 pub(super) struct Checker {
     pub(super) prover: Prover,
-    pub(super) endpoint: Endpoint,
-    pub(super) docker: PathBuf,
-    /// The kubelet's version, if it is known.
-    pub(super) kubelet_version: Option<String>,
-    /// The probe's judgement of a restart; `None` in a Job.
-    pub(super) restart_safety: Option<watch::Receiver<LastJudgement>>,
-    /// The system bus; if `None`, it is looked for.
-    pub(super) bus: Option<PathBuf>,
-    /// Root of the node's own file systems.
-    pub(super) host: PathBuf,
-    /// Where a kubelet serves its health check unless it is configured otherwise.
-    pub(super) healthz: SocketAddr,
-    pub(super) bounds: Bounds,
-    pub(super) thresholds: Thresholds,
-    pub(super) reader: Reader,
+    pub(super) settings: AgentSettings,
+}
+
+impl Deref for Checker {
+    type Target = AgentSettings;
+
+    fn deref(&self) -> &AgentSettings {
+        &self.settings
+    }
 }
 
 impl Checker {

@@ -86,9 +86,7 @@ fn no_second_check(command: &ActionCommand) -> Refusal {
 
 /// Returns the process that the command names, if it may be a target.
 fn process(command: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
-    let Some(process) = &command.target.process else {
-        return Err(Refusal::malformed("no process is named"));
-    };
+    let Some(process) = &command.target.process else { return Err(Refusal::malformed("no process is named")) };
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     if process.pid < 2 || process.pid == own {
         let message = format!("process {} may not be named: it is init, ourselves or none", process.pid);

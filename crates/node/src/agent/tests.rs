@@ -113,17 +113,12 @@ impl Executes for AgentSettings {
 fn command(action: Action, fault_type: FaultType, target: Target) -> ActionCommand {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     ActionCommand {
-        operation_id: format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
         epoch: 3,
-        node: "n1".to_owned(),
         action,
-        fault_id: "fault-1".to_owned(),
         fault_type,
         target,
-        boot_id: None,
-        marker_expires_after_seconds: None,
         issued_at: Timestamp::now(),
-        ttl_seconds: 60,
+        ..nrh_core::examples::command(&format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
     }
 }
 

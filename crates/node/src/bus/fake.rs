@@ -289,15 +289,15 @@ pub(super) fn text(value: &str) -> Vec<u8> {
     bytes
 }
 
-fn field(code: u8, kind: u8, value: &str) -> Vec<u8> {
+pub(super) fn field(code: u8, kind: u8, value: &str) -> Vec<u8> {
     [vec![code, 1, kind, 0], text(value)].concat()
 }
 
-fn number_field(code: u8, value: u32) -> Vec<u8> {
+pub(super) fn number_field(code: u8, value: u32) -> Vec<u8> {
     [vec![code, 1, b'u', 0], value.to_le_bytes().to_vec()].concat()
 }
 
-fn signature(kinds: &str) -> Vec<u8> {
+pub(super) fn signature(kinds: &str) -> Vec<u8> {
     let mut bytes = vec![8, 1, b'g', 0, u8::try_from(kinds.len()).unwrap()];
     bytes.extend(kinds.as_bytes());
     bytes.push(0);

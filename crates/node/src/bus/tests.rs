@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use tokio::net::UnixListener;
 
+use super::fake::{field, message, number_field, signature, text};
 use super::message::MAX_MESSAGE;
 use super::*;
 use crate::proc::fake::Running;
@@ -22,20 +23,9 @@ const PING: u32 = 2;
 
 /// An answer to the call of this serial: good, or the error of this name.
 fn reply(serial: u32, error: Option<&str>) -> Vec<u8> {
-    let mut fields = vec![5, 1, b'u', 0];
-    fields.extend(serial.to_le_bytes());
-    if let Some(error) = error {
-        fields.extend([4, 1, b's', 0]);
-        fields.extend(u32::try_from(error.len()).unwrap().to_le_bytes());
-        fields.extend(error.as_bytes());
-        fields.push(0);
-    }
+    let mut fields = vec![number_field(5, serial)];
+    fields.extend(error.map(|error| field(4, b's', error)));
     message(if error.is_some() { 3 } else { 2 }, &fields, &[])
-}
-
-/// A message whose header has these fields, as they stand there.
-fn message(kind: u8, fields: &[u8], body: &[u8]) -> Vec<u8> {
-    fake::message(kind, &[fields.to_vec()], body)
 }
 
 /// What the fake says after the login, after Hello, and after Ping; what is missing at the end is never said.
@@ -83,7 +73,7 @@ fn refused(step: BusStep, how: &str) -> Result<BusSeen, BusError> {
 async fn a_bus_on_which_systemd_answers() {
     assert_eq!(says(&[ok(), reply(HELLO, None), reply(PING, None)]).await, Ok(BusSeen::Answered));
     // The bus tells of the new name on its own, at any moment.
-    let told = message(4, &[3, 1, b's', 0, 1, 0, 0, 0, b'N', 0], &[9; 21]);
+    let told = message(4, &[field(3, b's', "N")], &[9; 21]);
     let both = [reply(HELLO, None), told.clone()].concat();
     assert_eq!(says(&[ok(), both, [told, reply(PING, None)].concat()]).await, Ok(BusSeen::Answered));
 }
@@ -130,7 +120,7 @@ async fn what_is_no_bus_is_odd_and_nothing_of_it_is_kept() {
         huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
         huge
     };
-    let long = message(2, &[5, 1, b'u', 0, 1, 0, 0, 0], &vec![0; MAX_MESSAGE]);
+    let long = message(2, &[number_field(5, HELLO)], &vec![0; MAX_MESSAGE]);
     for said in [
         vec![b"HTTP/1.1 400 Bad Request\r\n".to_vec()],
         vec![vec![b'x'; 100_000]],
@@ -138,7 +128,7 @@ async fn what_is_no_bus_is_odd_and_nothing_of_it_is_kept() {
         vec![ok(), huge],
         vec![ok(), long],
         vec![ok(), message(2, &[], &[])],
-        vec![ok(), message(3, &[5, 1, b'u', 0, 1, 0, 0, 0], &[])],
+        vec![ok(), message(3, &[number_field(5, HELLO)], &[])],
     ] {
         let seen = says(&said).await;
         let Err(BusError::Odd(what)) = seen else { panic!("{seen:?}") };
@@ -206,24 +196,15 @@ fn stand_in() {
 
 /// Takes a name on the bus.
 fn own(stream: &mut Blocking, name: &str) {
-    let mut fields = Vec::new();
-    for (code, kind, value) in [
-        (1, b'o', "/org/freedesktop/DBus"),
-        (6, b's', "org.freedesktop.DBus"),
-        (2, b's', "org.freedesktop.DBus"),
-        (3, b's', "RequestName"),
-    ] {
-        fields.resize(fields.len().next_multiple_of(8), 0);
-        fields.extend([code, 1, kind, 0]);
-        fields.extend(u32::try_from(value.len()).unwrap().to_le_bytes());
-        fields.extend(value.as_bytes());
-        fields.push(0);
-    }
-    fields.resize(fields.len().next_multiple_of(8), 0);
-    fields.extend([8, 1, b'g', 0, 2, b's', b'u', 0]);
-    let mut body = u32::try_from(name.len()).unwrap().to_le_bytes().to_vec();
-    body.extend(name.as_bytes());
-    body.resize((body.len() + 1).next_multiple_of(4), 0);
+    let fields = [
+        field(1, b'o', "/org/freedesktop/DBus"),
+        field(6, b's', "org.freedesktop.DBus"),
+        field(2, b's', "org.freedesktop.DBus"),
+        field(3, b's', "RequestName"),
+        signature("su"),
+    ];
+    let mut body = text(name);
+    body.resize(body.len().next_multiple_of(4), 0);
     body.extend(4_u32.to_le_bytes());
     stream.write_all(&message(1, &fields, &body)).unwrap();
 }
@@ -246,21 +227,14 @@ fn serve(stream: &mut Blocking, mut answer: impl FnMut(&mut Blocking, &[u8])) {
     }
 }
 
-/// Answers a call with a body of this signature.
-fn answer_call(stream: &mut Blocking, call: &[u8], signature: &str, body: &[u8]) {
+/// Answers a call with a body of these kinds.
+fn answer_call(stream: &mut Blocking, call: &[u8], kinds: &str, body: &[u8]) {
     let at = call.windows(3).position(|bytes| bytes == b":1.").unwrap();
     let sender: Vec<u8> = call[at..].iter().copied().take_while(|byte| *byte != 0).collect();
-    let mut fields = vec![5, 1, b'u', 0];
-    fields.extend(&call[8..12]);
-    fields.extend([6, 1, b's', 0]);
-    fields.extend(u32::try_from(sender.len()).unwrap().to_le_bytes());
-    fields.extend(&sender);
-    fields.push(0);
-    if !signature.is_empty() {
-        fields.resize(fields.len().next_multiple_of(8), 0);
-        fields.extend([8, 1, b'g', 0, u8::try_from(signature.len()).unwrap()]);
-        fields.extend(signature.as_bytes());
-        fields.push(0);
+    let serial = u32::from_le_bytes(call[8..12].try_into().unwrap());
+    let mut fields = vec![number_field(5, serial), field(6, b's', &String::from_utf8(sender).unwrap())];
+    if !kinds.is_empty() {
+        fields.push(signature(kinds));
     }
     stream.write_all(&message(2, &fields, body)).unwrap();
 }

@@ -262,10 +262,15 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
         Some(say) => say,
         None => Say::Error(Code::Unimplemented, format!("the fake was not told what to say to {names:?}")),
     };
-    respond(say, out).await
+    respond_counted(say, out).await
 }
 
-async fn respond(mut say: Say, out: Out) -> Response {
+/// Gives this answer to a call.
+pub(crate) async fn respond(say: Say) -> Response {
+    respond_counted(say, Out(Vec::new())).await
+}
+
+async fn respond_counted(mut say: Say, out: Out) -> Response {
     while let Say::Late(wait, then) = say {
         tokio::time::sleep(wait).await;
         say = *then;

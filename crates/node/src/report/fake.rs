@@ -78,7 +78,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { server: Arc::default(), began: Instant::now() }
     }
 
@@ -284,10 +284,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new() -> Self {
-        Self::on(Api::new())
-    }
-
-    fn on(api: Api) -> Self {
+        let api = Api::new();
         let (drafts, newest) = watch::channel(None);
         let (sender, feedback) = watch::channel(Feedback::default());
         let (commands, command) = watch::channel(Command::default());
@@ -324,9 +321,4 @@ impl Bench {
 
 pub(super) async fn seconds(count: u64) {
     sleep(Duration::from_secs(count)).await;
-}
-
-/// Returns a server that nobody uses.
-pub(super) fn alone() -> Api {
-    Api::new()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, advance, sleep};
 
 use super::client;
-use super::fake::{Bench, Mood, alone, seconds};
+use super::fake::{Api, Bench, Mood, seconds};
 use nrh_api::NodeRuntimeHealthStatus;
 use nrh_api::health::ProbeStatus;
 use nrh_core::examples::fault;
@@ -188,7 +188,7 @@ async fn a_burst_of_changes_is_written_once_a_second_at_most() {
 
 #[tokio::test]
 async fn definitions_of_before_get_a_report_without_what_they_do_not_know() {
-    let api = alone();
+    let api = Api::new();
     let safe = nrh_api::health::RestartSafeStatus::default();
     let probe = ProbeStatus { check_answered: Some("a".to_owned()), ..ProbeStatus::default() };
     let status =

@@ -65,7 +65,8 @@ mod tests {
 
     use super::*;
     use crate::cri::endpoint::{Endpoint, NamedBy};
-    use crate::sentinel::{Mark, Placed};
+    use crate::sentinel::Placed;
+    use crate::sentinel::tests::mark;
     use nrh_core::command::ActionCommand;
     use nrh_core::examples::command;
 
@@ -83,14 +84,7 @@ mod tests {
     }
 
     fn marked(host: &Path) {
-        let mark = Mark {
-            node: "n1".into(),
-            operation_id: "op-1".into(),
-            boot_id: "boot".into(),
-            until: 5000,
-            made_at: jiff::Timestamp::now().as_second(),
-        };
-        assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark).unwrap(), Placed::Made);
+        assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark()).unwrap(), Placed::Made);
     }
 
     fn received(command: Option<ActionCommand>) -> Command {

@@ -110,7 +110,7 @@ fn checked<T>(reading: &Reading<T>, since: Duration) -> bool {
 }
 
 /// Whether every collector has completed a reading within this time, or hangs.
-fn checked_since(seen: &Observations, since: Duration) -> bool {
+pub(super) fn checked_since(seen: &Observations, since: Duration) -> bool {
     checked(&seen.runtime, since)
         && checked(&seen.lists, since)
         && checked(&seen.status, since)

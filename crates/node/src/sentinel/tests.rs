@@ -49,7 +49,7 @@ impl Host {
     }
 }
 
-fn mark() -> Mark {
+pub(crate) fn mark() -> Mark {
     Mark {
         node: "n1".into(),
         operation_id: "op-1".into(),

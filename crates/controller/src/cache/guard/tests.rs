@@ -114,24 +114,6 @@ fn a_job_or_a_pod_that_cannot_be_read_is_there_all_the_same() {
 }
 
 #[test]
-fn nor_does_a_time_in_the_metadata_hide_that_a_remediation_is_open() {
-    let (mut state, now) = (state(), Instant::now());
-    let remediation = |version: u64, made: &str| -> Guarded<NodeRemediation> {
-        guarded(
-            &json!({"metadata": {"name": "e1", "uid": "e", "resourceVersion": version.to_string(), "creationTimestamp": made,
-            "finalizers": [nrh_api::FINALIZER], "labels": {nrh_api::NODE_LABEL: "w1", nrh_api::POLICY_LABEL: "p"}},
-            "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}, "status": {"phase": "Running"}}),
-        )
-    };
-    assert_eq!(remediation(1, BEYOND).fold(&mut state, now), Changed::Matters);
-    let held = &state.snapshot.unreadable["e1"];
-    assert_eq!((held.node.as_deref(), held.policy.as_deref(), held.is_open), (Some("w1"), Some("p"), true));
-    assert_eq!(state.unread.count("NodeRemediation"), 1);
-    assert_eq!(remediation(2, FINE).fold(&mut state, now), Changed::Matters);
-    assert!(state.snapshot.unreadable.is_empty() && state.unread.count("NodeRemediation") == 0);
-}
-
-#[test]
 fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
     let (mut state, now) = (state(), Instant::now());
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "u"}]);

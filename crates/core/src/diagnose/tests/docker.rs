@@ -25,16 +25,6 @@ fn removal(state: Option<RemovalState>) -> Node {
 }
 
 #[test]
-fn a_healthy_node_is_cleanly_checked_in_every_kind() {
-    let findings = healthy().findings();
-    assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
-    for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
-        assert_eq!(findings.coverage.get(&kind).and_then(Coverage::gap), None, "{kind}");
-    }
-    assert!(findings.ask.is_empty() && findings.unasked == 0);
-}
-
-#[test]
 fn an_inspect_that_hangs_names_its_own_container_and_shim_and_no_other() {
     let mut node = healthy();
     work(&mut node, hung(90));

@@ -97,7 +97,7 @@ impl Checker {
                     ));
                 }
                 self.runtime_is_docker(pid).await?;
-                self.of_the_commanded_pod(&Docker::at(&self.docker), target, &id).await.map(drop)
+                self.of_the_commanded_pod(&Docker::at(&self.docker_socket), target, &id).await.map(drop)
             }
             Some(Proof::Monitor { id, pod: Some(_) }) if target.container_id.as_ref() == Some(&id) => Ok(()),
             // Nobody else uses CRI-O.

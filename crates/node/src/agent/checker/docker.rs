@@ -29,7 +29,7 @@ impl Checker {
     /// Whether the runtime is cri-dockerd, and the Docker behind it does not answer.
     pub(in crate::agent) async fn docker_is_silent(&self) -> bool {
         is_docker(&self.endpoint)
-            && Docker::at(&self.docker).version(self.bounds.call).await.is_err_and(|error| error.is_silence())
+            && Docker::at(&self.docker_socket).version(self.bounds.call).await.is_err_and(|error| error.is_silence())
     }
 
     /// Refuses a removal if Docker is the runtime.
@@ -47,11 +47,9 @@ impl Checker {
         held: &Arc<PinnedProcess>,
         signal: Option<Signal>,
     ) -> Result<(), Refusal> {
-        let Proof::Shim { id, .. } = &held.proof else {
-            return Err(Refusal::cannot_check("the process is no shim"));
-        };
+        let Proof::Shim { id, .. } = &held.proof else { return Err(Refusal::cannot_check("the process is no shim")) };
         self.runtime_is_docker(held.process.pid).await?;
-        let docker = Docker::at(&self.docker);
+        let docker = Docker::at(&self.docker_socket);
         let listed = self.of_the_commanded_pod(&docker, target, id).await?;
         if listed != ContainerState::Running {
             return Err(recovered(format!("container {id} is {listed:?}")));
@@ -94,7 +92,7 @@ impl Checker {
 
     /// Whether the containerd behind Docker has queried the shim without an answer.
     async fn shim_gives_no_answer(&self, id: &str) -> bool {
-        match Tasks::of_docker(&self.docker).await {
+        match Tasks::of_docker(&self.docker_socket).await {
             Some(tasks) => matches!(ask(&tasks, id, self.bounds.task).await, Ok(TaskAnswer::NoAnswer)),
             None => false,
         }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::restart::Daemons;
 use super::*;
 use crate::bus::fake::{Login, unit};
-use crate::sentinel::{Folder, Mark};
+use crate::sentinel::{self, Folder, Mark};
 use nrh_core::action::{Action, MarkForReboot};
 
 /// A node whose `/run` is in memory.
@@ -157,13 +157,7 @@ async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     fs::write(node.file(), "*** System restart required ***\n").unwrap();
     assert_eq!(node.execute(&command).await.state, OutcomeState::Failed);
     fs::remove_file(node.file()).unwrap();
-    let mark = |operation: &str| Mark {
-        node: command.node.clone(),
-        operation_id: operation.to_owned(),
-        boot_id: "boot".to_owned(),
-        until: 1600,
-        made_at: jiff::Timestamp::now().as_second(),
-    };
+    let mark = |operation: &str| Mark { operation_id: operation.to_owned(), until: 1600, ..sentinel::tests::mark() };
     let folder = Folder::open(node.host.path()).unwrap();
     folder.place("reboot-required", &mark("other")).unwrap();
     assert_eq!(node.execute(&command).await.state, OutcomeState::Failed);

@@ -6,20 +6,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Path as Method, State};
 use axum::response::Response;
 use axum::routing::post;
 use containerd_client::services::v1::{GetRequest, GetResponse};
 use containerd_client::types::v1::{Process, Status};
-use http_body_util::{BodyExt, Full};
 use k8s_cri::v1;
 use prost::Message;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::Code;
 
-const NOT_FOUND: u32 = 5;
-const INTERNAL: u32 = 13;
-const DEADLINE_EXCEEDED: u32 = 4;
+use crate::cri::fake::{Say, respond};
 
 /// How a call goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,21 +93,20 @@ impl Runtime {
     }
 }
 
-type Answer = Result<Vec<u8>, (u32, String)>;
-
 async fn cri(State(world): State<Arc<Mutex<World>>>, Method(method): Method<String>, body: Bytes) -> Response {
     let wrong = world.lock().unwrap().wrong.get(&method).copied();
     if wrong == Some(Wrong::Slow) {
         tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     }
-    match wrong {
+    let say = match wrong {
         Some(Wrong::Hangs) => {
             world.lock().unwrap().calls.push(method);
-            std::future::pending::<Response>().await
+            Say::Never
         }
-        Some(Wrong::Fails) => answer(Err((INTERNAL, format!("{method} is told to fail")))),
-        Some(Wrong::Slow) | None => answer(world.lock().unwrap().cri(&method, &body[5..])),
-    }
+        Some(Wrong::Fails) => Say::Error(Code::Internal, format!("{method} is told to fail")),
+        Some(Wrong::Slow) | None => world.lock().unwrap().cri(&method, &body[5..]).unwrap_or_else(|error| error),
+    };
+    respond(say).await
 }
 
 async fn tasks(State(world): State<Arc<Mutex<World>>>, Method(method): Method<String>, body: Bytes) -> Response {
@@ -120,9 +117,11 @@ async fn tasks(State(world): State<Arc<Mutex<World>>>, Method(method): Method<St
         world.tasks.get(&request.container_id).copied()
     };
     let status = match says {
-        None => return answer(Err((NOT_FOUND, "no such task".to_owned()))),
-        Some(Says::GaveUp) => return answer(Err((DEADLINE_EXCEEDED, "context deadline exceeded".to_owned()))),
-        Some(Says::Nothing) => return std::future::pending().await,
+        None => return respond(Say::Error(Code::NotFound, "no such task".to_owned())).await,
+        Some(Says::GaveUp) => {
+            return respond(Say::Error(Code::DeadlineExceeded, "context deadline exceeded".to_owned())).await;
+        }
+        Some(Says::Nothing) => return respond(Say::Never).await,
         Some(Says::Running) => Status::Running,
         Some(Says::Unknown) => {
             // containerd's own limit by default.
@@ -132,76 +131,59 @@ async fn tasks(State(world): State<Arc<Mutex<World>>>, Method(method): Method<St
         Some(Says::UnknownAtOnce) => Status::Unknown,
     };
     let process = Process { id: request.container_id, status: status.into(), ..Process::default() };
-    answer(Ok(GetResponse { process: Some(process) }.encode_to_vec()))
+    respond(Say::message(&GetResponse { process: Some(process) })).await
 }
 
 impl World {
-    fn cri(&mut self, method: &str, request: &[u8]) -> Answer {
+    /// The answer to a call; as an error where the object is not known.
+    fn cri(&mut self, method: &str, request: &[u8]) -> Result<Say, Say> {
         match method {
             "Version" => {
                 let name = if self.name.is_empty() { "containerd" } else { &self.name };
-                Ok(v1::VersionResponse { runtime_name: name.to_owned(), ..Default::default() }.encode_to_vec())
+                Ok(Say::message(&v1::VersionResponse { runtime_name: name.to_owned(), ..Default::default() }))
             }
             "ListPodSandbox" => {
                 let again = self.calls.iter().any(|call| call == "ListContainers");
                 let items = self.sandboxes_again.clone().filter(|_| again).unwrap_or_else(|| self.sandboxes.clone());
                 self.calls.push(method.to_owned());
-                Ok(v1::ListPodSandboxResponse { items }.encode_to_vec())
+                Ok(Say::message(&v1::ListPodSandboxResponse { items }))
             }
             "ListContainers" => {
                 self.calls.push(method.to_owned());
-                Ok(v1::ListContainersResponse { containers: self.containers.clone() }.encode_to_vec())
+                Ok(Say::message(&v1::ListContainersResponse { containers: self.containers.clone() }))
             }
             "PodSandboxStatus" => {
                 let id = v1::PodSandboxStatusRequest::decode(request).unwrap().pod_sandbox_id;
                 let known = self.hidden.contains(&id) || self.sandboxes.iter().any(|sandbox| sandbox.id == id);
                 let status = v1::PodSandboxStatus { id: id.clone(), ..Default::default() };
                 self.found(method, &id, known)?;
-                Ok(v1::PodSandboxStatusResponse { status: Some(status), ..Default::default() }.encode_to_vec())
+                Ok(Say::message(&v1::PodSandboxStatusResponse { status: Some(status), ..Default::default() }))
             }
             "ContainerStatus" => {
                 let id = v1::ContainerStatusRequest::decode(request).unwrap().container_id;
                 let known = self.containers.iter().any(|container| container.id == id);
                 let status = v1::ContainerStatus { id: id.clone(), ..Default::default() };
                 self.found(method, &id, known)?;
-                Ok(v1::ContainerStatusResponse { status: Some(status), ..Default::default() }.encode_to_vec())
+                Ok(Say::message(&v1::ContainerStatusResponse { status: Some(status), ..Default::default() }))
             }
             "StopContainer" => {
                 let id = v1::StopContainerRequest::decode(request).unwrap().container_id;
                 self.found(method, &id, true)?;
-                Ok(v1::StopContainerResponse {}.encode_to_vec())
+                Ok(Say::message(&v1::StopContainerResponse {}))
             }
             "RemoveContainer" => {
                 let id = v1::RemoveContainerRequest::decode(request).unwrap().container_id;
                 self.found(method, &id, true)?;
                 self.containers.retain(|container| container.id != id);
-                Ok(v1::RemoveContainerResponse {}.encode_to_vec())
+                Ok(Say::message(&v1::RemoveContainerResponse {}))
             }
             other => panic!("the executor must not call {other}"),
         }
     }
 
-    fn found(&mut self, method: &str, id: &str, known: bool) -> Result<(), (u32, String)> {
+    fn found(&mut self, method: &str, id: &str, known: bool) -> Result<(), Say> {
         self.calls.push(format!("{method} {id}"));
-        if known { Ok(()) } else { Err((NOT_FOUND, format!("{id} not found"))) }
-    }
-}
-
-fn answer(answer: Answer) -> Response {
-    let response = Response::builder().header("content-type", "application/grpc");
-    match answer {
-        Err((code, message)) => {
-            response.header("grpc-status", code).header("grpc-message", message).body(Body::empty()).unwrap()
-        }
-        Ok(message) => {
-            let mut frame = vec![0];
-            frame.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
-            frame.extend(message);
-            let mut trailers = http::HeaderMap::new();
-            trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
-            let body = Full::new(Bytes::from(frame)).with_trailers(std::future::ready(Some(Ok(trailers))));
-            response.body(Body::new(body)).unwrap()
-        }
+        if known { Ok(()) } else { Err(Say::Error(Code::NotFound, format!("{id} not found"))) }
     }
 }
 

@@ -24,7 +24,7 @@ fn stand_in(socket: &Path, world: &Arc<Mutex<World>>) {
             let mut world = world.lock().unwrap();
             if has("CanReboot") {
                 world.calls.push("CanReboot");
-                answer_call(stream, call, "s", &fake::text("yes"));
+                answer_call(stream, call, "s", &text("yes"));
             } else if has("ListInhibitors") {
                 world.calls.push("ListInhibitors");
                 answer_call(stream, call, "a(ssssuu)", &locks(&world.locks));
