@@ -151,7 +151,8 @@ impl PodReads {
 
     /// Pods of each of these nodes that are being deleted.
     pub fn terminating(&self) -> BTreeMap<String, BTreeSet<PodRef>> {
-        self.nodes.iter().map(|(node, read)| (node.clone(), read.terminating.clone())).collect()
+        let ending = self.nodes.iter().filter(|(_, read)| !read.terminating.is_empty());
+        ending.map(|(node, read)| (node.clone(), read.terminating.clone())).collect()
     }
 }
 

@@ -73,9 +73,9 @@ fn refused(step: BusStep, how: &str) -> Result<BusSeen, BusError> {
 async fn a_bus_on_which_systemd_answers() {
     assert_eq!(says(&[ok(), reply(HELLO, None), reply(PING, None)]).await, Ok(BusSeen::Answered));
     // The bus tells of the new name on its own, at any moment.
-    let told = message(4, &[field(3, b's', "N")], &[9; 21]);
-    let both = [reply(HELLO, None), told.clone()].concat();
-    assert_eq!(says(&[ok(), both, [told, reply(PING, None)].concat()]).await, Ok(BusSeen::Answered));
+    let signal = message(4, &[field(3, b's', "N")], &[9; 21]);
+    let both = [reply(HELLO, None), signal.clone()].concat();
+    assert_eq!(says(&[ok(), both, [signal, reply(PING, None)].concat()]).await, Ok(BusSeen::Answered));
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ const RESTARTS: i32 = 6;
 /// The back-off before it.
 const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
-/// Seconds after its end in which a kubelet reports it, on a machine without KVM too.
-const JUST_BEGUN: f64 = 45.0;
+/// Seconds after its end in which a kubelet reports it; on a machine, which may have no KVM.
+const JUST_BEGUN: [f64; 2] = [12.0, 45.0];
 
 /// How long the successor of a deleted pod may take to run.
 const SUCCESSOR: Duration = Duration::from_mins(3);
@@ -93,7 +93,7 @@ impl Act for BackOff {
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
         wait("a back-off of 5 minutes begins", Duration::from_mins(12), || {
-            Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < JUST_BEGUN))
+            Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < JUST_BEGUN[usize::from(stage.sick.is_machine())]))
         })
     }
 
@@ -150,7 +150,7 @@ impl Act for BackOff {
         ]
     }
 
-    fn limit(&self) -> Duration {
+    fn limit(&self, _: &Stage) -> Duration {
         // Well before the back-off would have ended by itself.
         Duration::from_secs_f64(BACK_OFF - 60.0)
     }
