@@ -51,7 +51,8 @@ pub(crate) async fn cancel(client: Client, args: CancelArgs) -> anyhow::Result<(
         refused(error, &format!("cannot cancel {}", one.name), right)
     })?;
     print(&format!(
-        "cancelled {}: {}; its changes to node {} are cleaned up; `kubectl get nrem {}` shows the result\n",
+        "cancelled {}: {}; the controller starts no further step and removes what it changed on node {}, once the node has answered; \
+         `kubectl get nrem {}` shows the result\n",
         cancel.by_whom(),
         one.line,
         one.node,

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
-use nrh_testbed::{Bed, BedOptions, operator};
+use nrh_testbed::{Bed, BedOptions, kwok, operator};
 
 use crate::answers::Answers;
 use crate::engine::{Engine, Program};
@@ -143,7 +143,7 @@ fn grow(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
         })
         .await
     })?;
-    stage.bed.kubectl(&["label", "nodes", "-l", "type=kwok", "runtimehealth.io/probe-"])?;
+    stage.bed.kubectl(&["label", "nodes", "-l", kwok::SIMULATED, "runtimehealth.io/probe-"])?;
     Ok(())
 }
 

@@ -181,7 +181,11 @@ pub(super) fn judge_controller(found: Option<&Deployment>, lease: Option<&Lease>
     let limit = 2 * i64::try_from(LEASE_DURATION.as_secs()).unwrap_or(i64::MAX);
     match (holder, age) {
         (Some(holder), Some(age)) if age <= limit => {
-            let verdict = if available < wanted { Verdict::Warning } else { Verdict::Ok };
+            let verdict = match available {
+                0 => Verdict::Failed,
+                _ if available < wanted => Verdict::Warning,
+                _ => Verdict::Ok,
+            };
             Finding::new(CONTROLLER, verdict, format!("{replicas}, {holder} leads"))
         }
         _ => Finding::new(

@@ -13,14 +13,12 @@ use crate::api::condition::{standing_of, status_of};
 use crate::api::health::ProbeMode;
 use crate::api::plain::plain;
 use crate::api::view::guard::Guarded;
-use crate::api::{ConditionType, NodeRuntimeHealth, PROBE_LABEL, Suspend};
+use crate::api::{ConditionType, NodeRuntimeHealth, Suspend, without_probe};
 use crate::caller::list;
 use crate::core::snapshot::TriState;
 
 /// How long a new probe may take until its first report.
 const START: SignedDuration = SignedDuration::from_mins(2);
-/// Label of a Node with its operating system.
-const OS_LABEL: &str = "kubernetes.io/os";
 /// Largest number of names in one line.
 const MOST_NAMES: usize = 5;
 
@@ -48,30 +46,12 @@ async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
     Ok(words.collect())
 }
 
-/// Labels of nodes that have no runtime to check.
-const VIRTUAL: [(&str, &[&str]); 2] =
-    [("type", &["virtual-kubelet", "kwok"]), ("eks.amazonaws.com/compute-type", &["fargate"])];
-
-/// Why the DaemonSet of `config/probe` has no pod on the node, where somebody has configured that.
-fn left_out(node: &Value) -> Option<String> {
-    let label = |name: &str| node["metadata"]["labels"][name].as_str();
-    let named = |name: &str, value: &str| format!("its label is {name}={value}");
-    if label(PROBE_LABEL) == Some("disabled") {
-        return Some(named(PROBE_LABEL, "disabled"));
-    }
-    for (name, values) in VIRTUAL {
-        if let Some(value) = label(name).filter(|value| values.contains(value)) {
-            return Some(named(name, value));
-        }
-    }
-    label(OS_LABEL).filter(|os| *os != "linux").map(|os| named(OS_LABEL, os))
-}
-
 /// The findings on a node with this report.
 pub(super) fn describe(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
     let failed = |message: String| vec![(Verdict::Failed, message)];
     // A node where the probe runs as a unit has a probe in spite of its labels.
-    let without_probe = |verdict: Verdict, message: &str| match left_out(node) {
+    let label = |name: &str| node["metadata"]["labels"][name].as_str();
+    let without_probe = |verdict: Verdict, message: &str| match without_probe::reason(label) {
         Some(why) => vec![(Verdict::Ok, format!("not checked: {why}"))],
         None => vec![(verdict, message.to_owned())],
     };
@@ -94,7 +74,14 @@ pub(super) fn describe(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>
     };
     match standing_of(&status.conditions, ConditionType::ProbeReporting) {
         Some((TriState::True, _)) => {}
-        Some((TriState::False, reason)) => return failed(format!("the probe does not report ({reason})")),
+        Some((TriState::False, reason)) => {
+            let message = format!("the probe does not report ({reason})");
+            return if probe.mode == ProbeMode::Pod {
+                without_probe(Verdict::Failed, &message)
+            } else {
+                failed(message)
+            };
+        }
         _ => return vec![(Verdict::Unknown, "the controller has not judged yet whether its probe reports".to_owned())],
     }
     let mut words = Vec::new();

@@ -90,6 +90,7 @@ fn a_controller_leads_only_with_a_lease_that_is_renewed() {
     let judged = |deployment: &Option<_>, lease: &Option<_>| judge_controller(deployment.as_ref(), lease.as_ref(), now);
     shows(&judged(&deployment(2), &fresh), Verdict::Ok, "nrh-controller-x leads");
     shows(&judged(&deployment(1), &fresh), Verdict::Warning, "1 of 2");
+    shows(&judged(&deployment(0), &fresh), Verdict::Failed, "0 of 2");
     shows(&judged(&deployment(2), &lease("2026-01-01T00:00:20.000000Z")), Verdict::Failed, "none leads");
     shows(&judged(&deployment(2), &None), Verdict::Failed, "none leads");
     shows(&judged(&None, &fresh), Verdict::Failed, "is missing: `kubectl apply -k YOUR-OVERLAY`");

@@ -52,8 +52,8 @@ fn reported(object: &NodeRuntimeHealth) -> ReportView {
     if let Some(probe) = object.status.as_ref().and_then(|status| status.probe.as_ref()) {
         let (mut before, later) = (probe.clone(), Duration::from_secs(5));
         before.sequence = probe.sequence.wrapping_sub(1);
-        arrivals.note(&before, false, start, Duration::ZERO);
-        arrivals.note(probe, false, start + later, later);
+        arrivals.note(&before, None, false, start, Duration::ZERO);
+        arrivals.note(probe, None, false, start + later, later);
     }
     let now = start + Duration::from_secs(6);
     report::age(&mut view, arrivals.age(now), arrivals.is_age_known());

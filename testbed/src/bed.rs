@@ -138,7 +138,7 @@ impl Bed {
         }
         self.run(async move |client| {
             let nodes: Api<ApiNode> = Api::all(client.clone());
-            let present = nodes.list_metadata(&ListParams::default().labels("type=kwok")).await?.items.len();
+            let present = nodes.list_metadata(&ListParams::default().labels(kwok::SIMULATED)).await?.items.len();
             kwok::create(client, present + 1, count).await
         })
     }

@@ -12,6 +12,8 @@ use crate::control_plane::flags;
 
 /// Label with which a node is left out of the project's own `DaemonSet`.
 pub const LEAVE_OUT: (&str, &str) = ("runtimehealth.io/probe", "disabled");
+/// Label of simulated nodes. Not kwok's own, for which the controller makes no objects.
+pub const SIMULATED: &str = "nrh-testbed/simulated";
 /// What kwok does with nodes and pods; without it, it does nothing.
 pub(crate) const STAGES: &str = include_str!("../tools/kwok-stages.yaml");
 /// Requests in flight while nodes are made: more brings nothing on two cores.
@@ -62,7 +64,7 @@ fn node(number: usize) -> Result<Node> {
             "name": name,
             "annotations": {"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
             "labels": {
-                "type": "kwok",
+                (SIMULATED): "",
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",

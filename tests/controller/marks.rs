@@ -45,23 +45,3 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     assert_eq!(world.step(0)["markForReboot"]["path"], "/run/kured-reboot");
     replica.stop().await.unwrap();
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
-    for resolves in [true, false] {
-        let world = world();
-        let replica = world.controller_of_sick("a", "w1");
-        world.until("it has its command", || world.command("w1")["action"] == "MarkForReboot").await;
-        answer(&world, "w1", "AlreadyRequested");
-        world.until("answered", || world.step(0)["reason"] == "AlreadyRequested").await;
-        if resolves {
-            world.set_sick("w1", false);
-        } else {
-            let no = json!({"cancelledBy": "ann", "reason": "kept for a look"});
-            world.change_remediation(|remediation| remediation["spec"]["cancel"] = no);
-        }
-        world.until("withdrawn", || world.command("w1").is_null()).await;
-        assert_eq!(world.step(0)["state"], "Cancelled");
-        replica.stop().await.unwrap();
-    }
-}

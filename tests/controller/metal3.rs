@@ -72,18 +72,6 @@ async fn the_object_belongs_to_the_nodes_machine_too_and_the_check_decides_where
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_phase_failed_ends_the_step() {
-    let world = world();
-    let _replica = world.controller_of_sick("a", "w1");
-    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
-    is_in(&world, "Failed");
-    world.until("ended", || world.phases() == ["Failed"]).await;
-    assert_eq!(world.step(0)["state"], "Failed");
-    assert!(world.message(0).contains("has failed: phase Failed"), "{}", world.step(0));
-    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn without_a_machine_that_names_the_node_in_turn_nothing_is_made() {
     type Change = fn(&World);
     let cases: [(Change, &str); 6] = [

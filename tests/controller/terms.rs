@@ -120,6 +120,18 @@ async fn a_replica_whose_machine_was_suspended_does_nothing_more_and_ends() {
     world.healed().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn while_the_clocks_of_server_and_controller_disagree_nothing_starts() {
+    for (ahead, is_started) in [(Duration::from_mins(10), false), (Duration::ZERO, true)] {
+        let world = World::healthy();
+        let clock = world.clone();
+        world.api.set_clock(move || clock.wall() + ahead);
+        let _replica = world.controller_of_sick("a", "w1");
+        sleep(Duration::from_mins(2)).await;
+        assert_eq!(!world.api.list("noderemediations").is_empty(), is_started, "{ahead:?}");
+    }
+}
+
 /// What `/readyz` answers.
 async fn ready(replica: &Replica) -> (u16, String) {
     let request = Request::get("/readyz").body(Body::empty()).unwrap();

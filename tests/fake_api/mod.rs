@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use axum::body::Body as Answer;
 use http::{Request, Response};
+use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -106,6 +107,8 @@ struct Store {
     /// What an access review says no to: verb and resource.
     denied: Vec<(String, String)>,
     tokens: Vec<reviews::Token>,
+    /// Its clock, which it writes into each Lease.
+    clock: Option<Box<dyn Fn() -> Timestamp + Send>>,
     /// Accounts that may read `/metrics`.
     readers: Vec<String>,
     down: bool,
@@ -129,6 +132,10 @@ impl FakeApi {
         let api = Self::default();
         api.install_admission();
         api
+    }
+
+    pub fn set_clock(&self, clock: impl Fn() -> Timestamp + Send + 'static) {
+        self.lock().clock = Some(Box::new(clock));
     }
 
     pub fn client(&self) -> Client {
@@ -278,6 +285,12 @@ impl Store {
         }
         self.version += 1;
         let meta = &mut object["metadata"];
+        if target.plural == "leases"
+            && let Some(clock) = &self.clock
+        {
+            let time = clock().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            meta["managedFields"] = json!([{"manager": "nrh-controller", "operation": "Update", "time": time}]);
+        }
         meta["resourceVersion"] = json!(self.version.to_string());
         if meta["uid"].is_null() {
             meta["uid"] = json!(format!("uid-{}", self.version));

@@ -217,6 +217,10 @@ impl Store {
 
     fn patch(&mut self, call: &Call, content_type: &str) -> Reply {
         let (target, old) = (call.target.object(), self.found(&call.target.object())?);
+        let uid = &call.body["metadata"]["uid"];
+        if !uid.is_null() && *uid != old["metadata"]["uid"] {
+            return Err((422, "Invalid", format!("metadata.uid: Invalid value: {uid}: field is immutable")));
+        }
         at_version(&old, &call.body)?;
         let mut object = old.clone();
         let is_status = call.target.subresource.as_deref() == Some("status");

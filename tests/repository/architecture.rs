@@ -12,12 +12,30 @@ use syn::{ReturnType, Type};
 
 use crate::page::{files_below, root};
 
-/// Lines of code: without comments, and up to the tests at the end of the file.
+/// The part of a file before the tests at its end. Tests in a file of their own are only named in it.
+pub fn before_tests(text: &str) -> &str {
+    const TESTS: &str = "#[cfg(test)]\n";
+    let is_end = |at: usize| {
+        let rest = &text[at + TESTS.len()..];
+        (at == 0 || text[..at].ends_with('\n')) && !rest.lines().next().is_some_and(|line| line.ends_with(';'))
+    };
+    let end = text.match_indices(TESTS).map(|(at, _)| at).find(|at| is_end(*at));
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Lines of code: without comments and tests.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
-        .take_while(|line| *line != "#[cfg(test)]")
+    before_tests(text)
+        .lines()
         .enumerate()
         .map(|(number, line)| (number + 1, line.split("//").next().unwrap_or_default()))
+}
+
+#[test]
+fn a_file_is_read_up_to_the_tests_that_stand_in_it() {
+    let (named, inline) = ("#[cfg(test)]\nmod tests;\nfn a() {}\n", "#[cfg(test)]\nmod tests {}\n");
+    assert_eq!(before_tests(&format!("{named}{inline}")), named);
+    assert_eq!(before_tests(named), named);
 }
 
 /// Whether `word` stands in `line` with no letter, digit or underscore beside it.

@@ -233,11 +233,3 @@ events:
     let says = ["nothing happens: the node is gone", "In all: nothing is done."];
     assert!(says.iter().all(|text| table.contains(text)), "{table}");
 }
-
-#[test]
-fn a_scenario_is_the_same_each_time() {
-    for path in timelines().into_iter().take(5) {
-        let play = || of_files(&path, &[], false).unwrap().1.lines;
-        assert_eq!(play(), play());
-    }
-}

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use crate::architecture::before_tests;
 use crate::page::{DEVELOPERS, files_below, root};
 
 /// Retired words and their replacements. All forms of a word are listed.
@@ -74,7 +75,7 @@ fn retired(text: &str) -> Vec<(&'static str, &'static str)> {
 
 /// The string literals of Rust source before its tests, without what a format string names, each with its line.
 fn literals(source: &str) -> Vec<(usize, String)> {
-    let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let source = before_tests(source);
     let (mut found, mut rest, mut line) = (Vec::new(), source, 1);
     while let Some(first) = rest.chars().next() {
         let raw = rest.starts_with("r\"") || rest.starts_with("r#\"");
@@ -164,7 +165,7 @@ fn the_command_line_uses_todays_words() {
 fn messages_use_todays_words() {
     let mut unwanted = Vec::new();
     let is_shipped = |path: &PathBuf| {
-        let path = path.to_string_lossy();
+        let path = path.strip_prefix(root()).unwrap().to_string_lossy();
         !["/tests", "/fuzz", "fake.rs", "examples.rs", "src/migrate.rs"].iter().any(|part| path.contains(part))
     };
     for path in files("src", &["rs"]).into_iter().chain(files("crates", &["rs"])).filter(is_shipped) {

@@ -56,7 +56,8 @@ use nrh_core::snapshot::TriState;
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeRuntimeHealthSpec {
-    /// True = no action is executed on this node: no step starts, and running remediations stop before their next step.
+    /// True = no step starts on this node. Drains, hand-offs and reboot markers end at once; any other step finishes, then its
+    /// remediation is cancelled. Cordon, taint and hand-off are removed; a quarantined node stays cordoned. Checks and reports continue.
     #[serde(default)]
     pub suspend: bool,
     /// Why, for the people who find it suspended. At most 256 characters.

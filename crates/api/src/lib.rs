@@ -14,6 +14,7 @@ pub mod policy;
 pub mod remediation;
 pub mod suspension;
 pub mod view;
+pub mod without_probe;
 
 pub use command::{NodeCommand, NodeCommandSpec, is_check_name};
 pub use condition::{ConditionReason, ConditionType};

@@ -172,7 +172,7 @@ pub struct NodeRequirement {
 #[x_kube(validation = Rule::new("!has(self.match.nodeConditions) || (has(self.match.faults) && self.match.faults.size() > 0) || self.steps.all(s, s.action in ['Cordon', 'Taint', 'Drain', 'HandOff', 'Notify'])").message("steps: no probe can check whether a condition of the Node is true, so for nodeConditions alone only Cordon, Taint, Drain, HandOff and Notify are executed; remove the other step, or name its faults in match.faults"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
-    /// Name, unique in the policy: it stands in remediations, events and metrics.
+    /// Name, unique in the policy: it stands in remediations and events.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Which faults the rule applies to. All conditions must be met.
@@ -193,8 +193,8 @@ pub struct PolicyRule {
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || !(has(self.podSelector) || has(self.ownerKinds))").message("podSelector and ownerKinds: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule without them"))]
 #[x_kube(validation = Rule::new("!(has(self.podSelector) || has(self.ownerKinds)) || !has(self.faults) || self.faults.all(f, f in ['Pods', 'HungContainer', 'NetworkPluginHung', 'RuntimeClientHung', 'OrphanContainer', 'LeakedShim', 'LostTask', 'DuplicateSandbox', 'GhostSandbox', 'ContainerStuck', 'FrozenCgroup', 'StuckDaemonSetPod', 'NodeCondition'])").message("podSelector and ownerKinds: among the faults is one that is never about a pod, so it would never match; name it in a rule without them"))]
 pub struct PolicyMatch {
-    /// Kinds of fault, groups of kinds (`Runtime`, `Kubelet`, `Node`, `Pods`), or `*` for all. The fault must be one of
-    /// them, or one of `nodeConditions`. At most 16.
+    /// Kinds of fault, groups of kinds (`Runtime`, `Kubelet`, `Node`, `Pods`), or `*` for all but `NodeCondition`. The fault must be
+    /// one of them, or one of `nodeConditions`. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub faults: Vec<FaultSelector>,

@@ -193,12 +193,12 @@ fn said(status: &Status) -> String {
     }
 }
 
-/// The error of a write. Where the right is missing, it names the right.
+/// The error of a write. Where the right is missing, it names the right. Admission answers 403 for other reasons, too.
 pub fn refused(error: anyhow::Error, what: &str, right: &str) -> anyhow::Error {
-    match code(&error) {
-        Some(403) => error.context(format!("{what} (requires {right})")),
-        _ => error.context(what.to_owned()),
-    }
+    let said = error_text(&error);
+    let lacks_right =
+        code(&error) == Some(403) && [" cannot ", " needs the verb"].iter().any(|lack| said.contains(lack));
+    error.context(if lacks_right { format!("{what} (requires {right})") } else { what.to_owned() })
 }
 
 /// All objects of a kind, page by page; each is parsed later on its own, so an unreadable one hides no other.
@@ -319,8 +319,12 @@ mod tests {
 
     #[test]
     fn a_write_names_the_right_only_where_it_is_missing() {
-        let text = |code| error_text(&refused(answer(code, "no"), "cannot cancel a", "the verb cancel"));
-        assert_eq!([403, 404].map(text), ["cannot cancel a (requires the verb cancel): no", "cannot cancel a: no"]);
+        let text = |(code, said)| error_text(&refused(answer(code, said), "cannot cancel a", "the verb cancel"));
+        let lack = "User \"ann\" cannot patch resource";
+        let denied = "ValidatingAdmissionPolicy 'x' denied request: expected a remediation that is not at its end";
+        assert_eq!(text((403, lack)), format!("cannot cancel a (requires the verb cancel): {lack}"));
+        assert_eq!(text((403, denied)), format!("cannot cancel a: {denied}"));
+        assert_eq!(text((404, "no")), "cannot cancel a: no");
     }
 
     #[test]

@@ -73,13 +73,14 @@ impl CallError {
 
     /// Whether another client wrote first: the compare-and-swap failed, the uid changed, or the name is taken.
     pub fn is_conflict(&self) -> bool {
-        self.code() == Some(409)
+        // A patch that names another uid is an invalid one to the API server.
+        self.code() == Some(409) || (self.code() == Some(422) && self.line().contains("metadata.uid"))
     }
 
     /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it. A 401 passes: an API server
     /// answers it while its keys or its authenticator change.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.code(), Some(400 | 403 | 405 | 422))
+        matches!(self.code(), Some(400 | 403 | 405 | 422)) && !self.is_conflict()
     }
 
     /// One line with all causes.

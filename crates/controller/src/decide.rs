@@ -74,8 +74,9 @@ impl Planner {
             self.epoch = None;
             return MAX_INTERVAL;
         };
-        self.applier.metrics.leads(true);
-        if !self.applier.cache.lock().is_synced() {
+        let is_synced = self.applier.cache.lock().is_synced();
+        self.applier.metrics.leads(is_synced);
+        if !is_synced {
             // Each complete list wakes the decider.
             return MAX_INTERVAL;
         }

@@ -14,7 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cache::State;
 use super::cache::fold::Ingest;
-use super::status::is_probe_disabled;
+use super::status::is_without_probe;
 use nrh_api::{NodeCommand, RemediationConfig};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Health, Plan};
@@ -58,7 +58,7 @@ impl Metrics {
             unreadable.clone(),
         );
         registry.register_with_unit("plan_duration", "Time of one planning pass", Unit::Seconds, decisions.clone());
-        registry.register("leader", "1 while this replica leads", leader.clone());
+        registry.register("leader", "1 while this replica leads and has listed every kind", leader.clone());
         let admission = Gauge::default();
         registry.register(
             "admission_enforced",
@@ -82,7 +82,7 @@ impl Metrics {
         self.acts.get_or_create(&[("action", action), ("result", outcome)]).inc();
     }
 
-    /// Records whether this replica leads.
+    /// Records whether this replica leads and decides.
     pub fn leads(&self, leads: bool) {
         self.leader.set(leads.into());
     }
@@ -113,12 +113,11 @@ impl Metrics {
             *faults.entry(fault.kind).or_default() += 1;
         }
         // Nobody waits for a report of a node that is to have no probe.
-        let is_awaited = |node: &String| {
-            let is_disabled = || state.snapshot.nodes.get(node).is_some_and(is_probe_disabled);
-            state.snapshot.reports.contains_key(node) || !is_disabled()
-        };
-        for (_, status_view) in plan.nodes.iter().filter(|(node, _)| is_awaited(node)) {
-            *nodes.entry(status_view.health).or_default() += 1;
+        let is_to_have_none = |node: &String| state.snapshot.nodes.get(node).is_some_and(is_without_probe);
+        for (node, status_view) in &plan.nodes {
+            if status_view.health != Health::Unknown || !is_to_have_none(node) {
+                *nodes.entry(status_view.health).or_default() += 1;
+            }
         }
         for (kind, n) in faults {
             self.faults.get_or_create(&[("type", kind.as_str())]).set(count(n));
@@ -175,7 +174,7 @@ mod tests {
         metrics.decided(&cache.lock(), &plan, 0.0);
         let text = metrics.text().unwrap();
         assert!(text.contains("nrh_faults{type=\"HungContainer\"} 1\n"), "{text}");
-        assert!(text.contains("nrh_nodes{health=\"Unknown\"} 2\n"), "{text}");
+        assert!(text.contains("nrh_nodes{health=\"Unknown\"} 1\n"), "{text}");
     }
 
     #[test]

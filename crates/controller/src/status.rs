@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nrh_api::PROBE_LABEL;
+use nrh_api::without_probe;
 use nrh_core::plan::{Blocked, NodeStatusView, Plan, PolicyStatusView};
 use nrh_core::snapshot::NodeView;
 use nrh_core::text::bounded;
@@ -12,9 +12,9 @@ mod node;
 mod policy;
 pub mod writer;
 
-/// Whether the label of a Node keeps the probe away from it.
-pub fn is_probe_disabled(node: &NodeView) -> bool {
-    node.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled")
+/// Whether the node is to have no probe, by its labels.
+pub fn is_without_probe(node: &NodeView) -> bool {
+    without_probe::reason(|name| node.labels.get(name).map(String::as_str)).is_some()
 }
 
 /// Largest number of blocked lines per node.

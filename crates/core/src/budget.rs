@@ -255,7 +255,7 @@ impl Slots {
         let (used, limit) = (self.in_flight(policy, bounds.mode), bounds.in_flight);
         if used >= limit {
             let message = format!(
-                "{used} remediation(s) of policy {policy} in flight, maxInFlight is {limit}: the next starts when one ends"
+                "policy {policy} has {used} of {limit} remediations (maxInFlight): the next one waits until one ends"
             );
             return Some((BlockReason::MaxInFlightReached, message));
         }

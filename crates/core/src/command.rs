@@ -32,7 +32,7 @@ pub struct ActionCommand {
     pub fault_type: FaultType,
     /// The object to change.
     pub target: Target,
-    /// The boot that is to end, for an action that ends it.
+    /// The only boot in which the node executes it: what it has executed before a power loss it does not know.
     pub boot_id: Option<String>,
     /// Seconds after which the node removes the file of `MarkForReboot` by itself.
     pub marker_expires_after_seconds: Option<u32>,
@@ -83,8 +83,8 @@ struct Wire {
     fault_type: FaultType,
     /// The object to change. The node checks again and refuses if it finds something else.
     target: Target,
-    /// With `Reboot` and `MarkForReboot`: the boot that is to end. A node in another boot executes nothing. Absent with
-    /// all others.
+    /// The only boot in which the command is executed. Required with `Reboot` and `MarkForReboot`, which end it. A node in another
+    /// boot executes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9-]+$"))]
     boot_id: Option<String>,

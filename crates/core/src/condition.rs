@@ -96,13 +96,20 @@ pub fn of_probe(tracked: &Tracked, findings: &Findings, safety: &RestartSafety) 
     judged
 }
 
+/// Of what does harm only without a kubelet.
+const UNDECIDED: &str =
+    "whether what is left over does harm depends on the kubelet, which neither works nor is known to be down yet";
+
 fn of_faults(kind: ConditionType, clean: &str, tracked: &Tracked, findings: &Findings) -> Judged {
     let of: Vec<FaultType> = faults_of(kind).collect();
     let ours = || tracked.faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
     // A fault of one kind hides no gap of another kind.
     let shortage = findings.shortage.filter(|_| kind == ConditionType::HostHealthy);
-    let gap = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind)).find_map(|kind| gap(*kind, findings));
+    let undecided =
+        |kind| tracked.undecided.contains(kind).then(|| (ConditionReason::NotYetChecked, UNDECIDED.to_owned()));
+    let mut unseen = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind));
+    let gap = unseen.find_map(|kind| gap(*kind, findings).or_else(|| undecided(kind)));
     let of_shortage =
         |resource| format!("the node is short of {resource}: what gives no answer may be slow and not hung");
     let gap = gap.or_else(|| shortage.map(|resource| (ConditionReason::ResourcePressure, of_shortage(resource))));
@@ -229,6 +236,25 @@ mod tests {
         let judged = of_probe(&Tracked::default(), &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
         assert_eq!(sandboxes.status, TriState::True, "{sandboxes:?}");
+    }
+
+    /// As after a power loss: whether the kubelet is down is not confirmed yet, so what it may have died of is neither there nor gone.
+    #[test]
+    fn a_left_over_is_not_gone_while_it_is_open_whether_the_kubelet_works() {
+        use crate::observation::ContainerState;
+        let mut node = Node::healthy();
+        node.orphan(ContainerState::Exited);
+        let of = |node: &mut Node, checks: &[u64]| {
+            let judged = judge(node, checks);
+            judged.into_iter().find(|(kind, ..)| *kind == ConditionType::SandboxesConsistent).unwrap().1
+        };
+        assert_eq!(of(&mut node, &[1000]), TriState::True, "a live kubelet keeps it");
+        node.kubelet_gone();
+        let checks: Vec<u64> = (1000..=1080).step_by(10).collect();
+        for known in 1..checks.len() {
+            assert_eq!(of(&mut node, &checks[..known]), TriState::Unknown, "after {known} checks");
+        }
+        assert_eq!(of(&mut node, &checks), TriState::False);
     }
 
     #[test]

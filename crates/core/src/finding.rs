@@ -337,6 +337,17 @@ pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration)
     Ok((table, checked))
 }
 
+/// Whether the process may be a daemon of a runtime of this kind. A node may have another runtime, for which no kubelet runs.
+pub(crate) fn is_daemon_of(kind: RuntimeKind, process: &ProcessSeen) -> bool {
+    let is_named = |name| process.command.starts_with(name);
+    process.role == ProcessRole::Runtime
+        && match kind {
+            RuntimeKind::Containerd => is_named("containerd"),
+            RuntimeKind::CriO => is_named("crio"),
+            RuntimeKind::Unknown | RuntimeKind::Docker | RuntimeKind::Other => true,
+        }
+}
+
 /// The verdict on a process that is missing from the table. Absence is evidence, unless the table may lack processes of the node.
 pub(crate) fn absent(table: &ProcessTable, checked: Duration) -> Verdict {
     Verdict::clean_unless(table.left_out.processes.as_deref(), checked)

@@ -11,7 +11,7 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -52,7 +52,6 @@ pub struct Tracker {
 /// Checks that counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Count {
-    #[serde(alias = "looks")]
     checks: u32,
     last: Option<Duration>,
 }
@@ -78,8 +77,10 @@ struct Entry {
     first_seen: Duration,
     first_seen_wall: Timestamp,
     /// The newest check of any kind that was used.
-    #[serde(alias = "lastLook")]
     last_check: Duration,
+    /// For how long the node was suspended since. The clock of these times stands still then, and the check grows old.
+    #[serde(default)]
+    suspended: Duration,
     seen: Count,
     /// The same checks, counted at the interval that applies without a kubelet.
     seen_without_kubelet: Count,
@@ -102,6 +103,8 @@ pub struct Tracked {
     pub faults: Vec<Fault>,
     /// Number of faults that are not tracked, since there are more than `MAX_TRACKED`.
     pub left_out: u32,
+    /// Kinds of fault that are seen and do harm only without a kubelet, while it is not known whether one works.
+    pub undecided: BTreeSet<FaultType>,
 }
 
 impl Tracked {
@@ -125,6 +128,11 @@ impl Tracker {
         self.kubelet_completed = self.kubelet_completed.filter(|completed| *completed <= now);
         self.kubelets = self.kubelets.restored(now);
         self
+    }
+
+    /// Makes all checks older: the node was suspended for so long.
+    pub fn was_suspended(&mut self, slept: Duration) {
+        self.entries.values_mut().for_each(|entry| entry.suspended = entry.suspended.saturating_add(slept));
     }
 
     /// What later checks must know.
@@ -171,7 +179,9 @@ impl Tracker {
                 of_kubelet(entry.kind) != kubelet || sighted.contains(id) || keep_unseen(entry, findings, thresholds)
             });
         }
-        self.report(now, overflow)
+        let is_suspected = self.entries.values().any(|entry| of_kubelet(entry.kind));
+        let is_open = !self.kubelet_down() && (is_suspected || !is_clean(FaultType::KubeletDown));
+        self.report(now, overflow, is_open)
     }
 
     /// Ids of sandboxes and containers that the probe suspects: their tasks are worth another request.
@@ -218,7 +228,7 @@ impl Tracker {
         }
         entry.hidden = !harms;
         if new_check {
-            entry.last_check = sighting.checked;
+            entry.checked(sighting.checked);
             entry.clean = Count::default();
             if sighting.certain {
                 entry.count(sighting, alone);
@@ -232,11 +242,12 @@ impl Tracker {
         }
     }
 
-    fn report(&self, now: Duration, overflow: u32) -> Tracked {
+    fn report(&self, now: Duration, overflow: u32, is_kubelet_open: bool) -> Tracked {
         let mut faults: Vec<Fault> =
             self.entries.iter().filter(|(_, entry)| !entry.hidden).map(|(id, entry)| entry.fault(id, now)).collect();
         faults.sort_by(Fault::by_urgency);
-        Tracked { faults, left_out: overflow }
+        let hidden = self.entries.values().filter(|entry| is_kubelet_open && entry.hidden);
+        Tracked { faults, left_out: overflow, undecided: hidden.map(|entry| entry.kind).collect() }
     }
 }
 
@@ -262,6 +273,7 @@ impl Entry {
             first_seen: sighting.since,
             first_seen_wall: wall,
             last_check: sighting.checked,
+            suspended: Duration::ZERO,
             seen: Count::default(),
             seen_without_kubelet: Count::default(),
             clean: Count::default(),
@@ -280,6 +292,10 @@ impl Entry {
         let counts = [&self.seen, &self.seen_without_kubelet, &self.clean];
         let counted = counts.into_iter().filter_map(|count| count.last).max().unwrap_or_default();
         self.first_seen.max(counted) <= self.last_check && self.last_check <= now
+    }
+
+    const fn checked(&mut self, checked: Duration) {
+        (self.last_check, self.suspended) = (checked, Duration::ZERO);
     }
 
     fn is_new(&self, checked: Duration) -> bool {
@@ -326,7 +342,7 @@ impl Entry {
 
     /// A clean check of a confirmed fault. Returns true if it is the last one needed.
     fn clear(&mut self, checked: Duration, thresholds: &Thresholds) -> bool {
-        self.last_check = checked;
+        self.checked(checked);
         self.state = FaultState::Clearing;
         self.clean.add(checked, thresholds.clear_interval);
         self.clean.checks >= thresholds.clear_checks
@@ -353,7 +369,7 @@ impl Entry {
             first_seen: self.first_seen_wall,
             duration_seconds: now.saturating_sub(self.first_seen).as_secs(),
             confirmations: self.seen.checks.max(self.seen_without_kubelet.checks),
-            check_age_seconds: now.saturating_sub(self.last_check).as_secs(),
+            check_age_seconds: now.saturating_sub(self.last_check).saturating_add(self.suspended).as_secs(),
             evidence: self.evidence.clone(),
             evidence_bundle: None,
         }

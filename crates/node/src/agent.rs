@@ -231,10 +231,10 @@ impl Agent {
         Ok(outcome)
     }
 
-    /// Refuses a reboot command that is for another boot. The state folder does not survive a boot, so this check comes
+    /// Refuses a command that is for another boot. The state folder does not survive a boot, so this check comes
     /// before everything that reads the folder. A process lives in one boot only, so the result holds until the action.
     fn in_its_boot(&self, command: &ActionCommand) -> Result<(), Refusal> {
-        let Some(boot_id) = command.boot_id.as_ref().filter(|_| command.action.ends_boot()) else { return Ok(()) };
+        let Some(boot_id) = &command.boot_id else { return Ok(()) };
         let root = self.checker.prover.root();
         let boot = proc::boot_id(root);
         let boot = boot.map_err(|error| Refusal::cannot_check(format!("cannot read the boot id: {error}")))?;

@@ -243,10 +243,16 @@ impl Probe {
             if let Some(slept) = now.slept_since(last) {
                 tracing::info!(seconds = slept.as_secs(), "the node was suspended");
                 self.collectors.was_suspended(slept);
+                self.judge.tracker.was_suspended(slept);
             }
             last = now;
             let seen = self.collectors.observations(awake, at);
-            if began.elapsed() >= FIRST_CHECKS || checked_since(&seen, Duration::MAX) {
+            if let Some(missing) = self.self_check.missing().now_or_never() {
+                self.lacks(missing);
+            }
+            // The first report does not say that actions are disabled before that is known.
+            let is_judged = began.elapsed() >= FIRST_CHECKS || checked_since(&seen, Duration::MAX);
+            if is_judged && (self.self_check.has_ended() || began.elapsed() >= executor::BOUND) {
                 self.judge(&seen, at);
             }
             let (judged, tick) = (Instant::now(), self.tick());
@@ -275,10 +281,7 @@ impl Probe {
             () = sleep(tick) => {}
             () = self.commands.ended() => {}
             () = self.evidence.ended() => {}
-            Some(missing) = self.self_check.missing() => {
-                self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
-                self.about.missing = missing;
-            }
+            missing = self.self_check.missing() => self.lacks(missing),
             changed = self.feedback.changed() => changed.context("the reporter has ended")?,
             changed = self.command.changed() => changed.context("the listener has ended")?,
         }
@@ -295,6 +298,11 @@ impl Probe {
         }
         self.receive(&command);
         Ok(())
+    }
+
+    fn lacks(&mut self, missing: Vec<String>) {
+        self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
+        self.about.missing = missing;
     }
 
     fn receive(&mut self, command: &Command) {

@@ -230,7 +230,7 @@ fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
         are(&steps(bed, node), &[[action, "Probe", "Refused"], ["Notify", "Controller", "Succeeded"]])
     });
     let said = remediations(bed, node)[0]["status"]["attempts"][0]["message"].to_string();
-    assert!(said.contains(&format!("{unit} was stopped by a person")), "{said}");
+    assert!(said.contains(&format!("{unit} was stopped, by a person")), "{said}");
     assert_eq!(node.unit_state(unit).unwrap().active, "inactive");
 }
 

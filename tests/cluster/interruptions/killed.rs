@@ -1,6 +1,6 @@
-//! The leader is killed before and after each write of a remediation, one remediation for each such point, and another one takes over:
-//! whatever was under way is done once, and nothing is left of it. Before: the write never arrives. After: it is carried out, and
-//! the answer never comes back.
+//! The leader is killed before and after each kind of write of a remediation, one remediation for each such point, and another one
+//! takes over: whatever was under way is done once, and nothing is left of it. Before: the write never arrives. After: it is carried
+//! out, and the answer never comes back. In memory `tests/controller` does the same at each single write.
 //!
 //! Leaders leave their Lease behind. Its holder is taken out by hand, as an operator does who deletes the Lease: how it runs out is
 //! another test's (`sleeper`), and costs a quarter of a minute.
@@ -35,25 +35,14 @@ use crate::plane;
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_CASE";
-/// More than one remediation takes; a remediation of which no write is hit ends the count.
-const MOST_POINTS: usize = 60;
-/// Stands for a run in which there was no such write any more: all have been met.
-const ALL: &str = "";
 /// How long a write may follow after all is settled, and what a dead leader has sent may still arrive.
 const TRAILS: Duration = Duration::from_millis(300);
-
-#[derive(Clone, Copy, Debug)]
-enum At {
-    Write(usize),
-    Kind(&'static str),
-}
 
 /// The write that is to be the leader's last one.
 struct Shot {
     node: String,
     fate: CallOutcome,
-    at: At,
-    seen: usize,
+    kind: &'static str,
     hit: Option<Call>,
 }
 
@@ -62,8 +51,8 @@ struct Shot {
 struct Aim(Arc<Mutex<Option<Shot>>>);
 
 impl Aim {
-    fn take(&self, node: &str, fate: CallOutcome, at: At) {
-        *self.0.lock().unwrap() = Some(Shot { node: node.to_owned(), fate, at, seen: 0, hit: None });
+    fn take(&self, node: &str, fate: CallOutcome, kind: &'static str) {
+        *self.0.lock().unwrap() = Some(Shot { node: node.to_owned(), fate, kind, hit: None });
     }
 
     /// What was hit. All passes from now on.
@@ -78,16 +67,11 @@ impl Judge for Aim {
         let Some(shot) = shot.as_mut().filter(|shot| call.is_of_remediation(&shot.node)) else {
             return CallOutcome::Answered;
         };
-        let is_it = match shot.at {
-            At::Write(at) => shot.seen == at,
-            At::Kind(kind) => call.kind() == kind,
-        };
-        shot.seen += 1;
         if shot.hit.is_some() {
             // Others of that moment.
             return CallOutcome::Lost;
         }
-        if !is_it {
+        if call.kind() != shot.kind {
             return CallOutcome::Answered;
         }
         shot.hit = Some(call.clone());
@@ -114,7 +98,7 @@ struct Row {
     title: &'static str,
     by: By,
     /// How often the leader was killed before and after each kind of write.
-    kinds: BTreeMap<String, [usize; 2]>,
+    kinds: BTreeMap<&'static str, [usize; 2]>,
 }
 
 impl Row {
@@ -152,7 +136,7 @@ pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     ensure!(!rows.is_empty() || only.is_some(), "no kind of remediation was tried");
     let points: usize = rows.iter().flat_map(Row::points).sum();
     println!(
-        "the leader was killed at {points} points, before and after each write of a remediation:\n{}",
+        "the leader was killed at {points} points, before and after each kind of write of a remediation:\n{}",
         table(&rows)?
     );
     Ok(())
@@ -173,30 +157,20 @@ fn table(rows: &[Row]) -> Result<String> {
 
 impl Range<'_> {
     async fn case(&self, case: &Case) -> Result<Row> {
-        let (begun, mut nodes, mut kinds) = (Timestamp::now(), Vec::new(), BTreeMap::<String, [usize; 2]>::new());
+        let (begun, mut nodes, mut kinds) = (Timestamp::now(), Vec::new(), BTreeMap::<&str, [usize; 2]>::new());
         let mut leader = self.start(case)?;
         for (place, fate) in [CallOutcome::Lost, CallOutcome::Unanswered].into_iter().enumerate() {
             let how = if fate == CallOutcome::Lost { "before" } else { "after" };
-            // No two runs are alike: a write that was never in its place is aimed at for itself.
-            let by_kind = case.kinds().map(At::Kind);
-            for at in (0..MOST_POINTS).map(At::Write).chain(by_kind) {
-                let is_met = |kind: &str| kinds.get(kind).is_some_and(|met| met[place] > 0);
-                match at {
-                    At::Write(_) if is_met(ALL) => continue,
-                    At::Kind(kind) if is_met(kind) => continue,
-                    _ => {}
-                }
+            for kind in case.kinds() {
                 let node = format!("{}-{how}-{:02}", case.name, nodes.len());
-                let (next, hit) = self.point(case, &node, fate, at, leader).await?;
+                let (next, hit) = self.point(case, &node, fate, kind, leader).await?;
                 leader = next;
                 nodes.push(node);
-                println!("killed {how} {at:?}: {:?}", hit.as_ref().map(Call::line));
-                let kind = hit.map_or_else(|| ALL.to_owned(), |hit| hit.kind());
-                kinds.entry(kind).or_default()[place] += 1;
+                println!("killed {how} {kind}: {:?}", hit.as_ref().map(Call::line));
+                kinds.entry(kind).or_default()[place] += usize::from(hit.is_some());
             }
         }
         self.kill(leader).await?;
-        kinds.remove(ALL);
         let is_missing = |kind: &&str| kinds.get(*kind).is_none_or(|met| met.contains(&0));
         let missing: Vec<_> = case.kinds().filter(is_missing).collect();
         ensure!(missing.is_empty(), "the leader was not killed before and after each of {missing:?}, but at {kinds:?}");
@@ -210,7 +184,7 @@ impl Range<'_> {
         case: &Case,
         node: &str,
         fate: CallOutcome,
-        at: At,
+        kind: &'static str,
         mut leader: Leader,
     ) -> Result<(Leader, Option<Call>)> {
         let (fleet, rival) = (&self.stage.fleet, format!("other-than-{node}"));
@@ -218,10 +192,10 @@ impl Range<'_> {
             // One that knows the set from its beginning checks it again after a quarter of a minute.
             self.kill(leader).await?;
             self.sick(case, node).await?;
-            self.aim.take(node, fate, at);
+            self.aim.take(node, fate, kind);
             leader = self.start(case)?;
         } else {
-            self.aim.take(node, fate, at);
+            self.aim.take(node, fate, kind);
             self.sick(case, node).await?;
         }
         let mut nodes = vec![node.to_owned()];
@@ -247,7 +221,7 @@ impl Range<'_> {
             leader = self.start(case)?;
         }
         self.aim.leave();
-        let what = || format!("node {node}, killed at {at:?}, {fate}: {:?}", hit.as_ref().map(Call::line));
+        let what = || format!("node {node}, killed at {kind}, {fate}: {:?}", hit.as_ref().map(Call::line));
         for node in &nodes {
             self.settled(node).await.with_context(what)?;
             fleet.check_acts(node, case.acts).await.with_context(what)?;

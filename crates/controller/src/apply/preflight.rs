@@ -136,6 +136,7 @@ impl Applier {
             return Err(ApplyError::NotNow(not_enforced));
         }
         state.refresh(now, self.clock.now());
+        state.snapshot.clock_disputed = self.clock.disputed();
         let pod = read.pod_seen(&state);
         state.snapshot.pods_seen.extend(pod);
         let decided = engine::preflight(&state.snapshot, &self.settings, name, operation);

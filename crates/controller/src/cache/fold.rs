@@ -13,7 +13,7 @@ use super::versions::{Versions, version_of};
 use super::{RemediationRow, State, mirrored, report};
 use nrh_api::condition::status_of;
 use nrh_api::view::View;
-use nrh_api::{FINALIZER, NodeRemediation, NodeRuntimeHealth};
+use nrh_api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, PROBE_MANAGER};
 use nrh_core::condition_type::ConditionType;
 use nrh_core::snapshot::{ReportView, Snapshot, TriState, missed_after};
 
@@ -130,9 +130,11 @@ impl Ingest for NodeRuntimeHealth {
         let since_start = state.since_start(now);
         let beat = self.status.as_ref().is_some_and(|status| {
             let was_silent = status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False;
-            let arrivals =
-                |probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, was_silent, now, since_start);
-            status.probe.as_ref().is_some_and(arrivals)
+            let entries = self.metadata.managed_fields.iter().flatten();
+            let of_probe = entries.filter(|entry| entry.manager.as_deref() == Some(PROBE_MANAGER));
+            let taken = of_probe.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
+            let arrivals = state.arrivals.entry(key.to_owned()).or_default();
+            status.probe.as_ref().is_some_and(|probe| arrivals.note(probe, taken, was_silent, now, since_start))
         });
         let current = report::controller_status(&self);
         let known = state.controller_statuses.get(key).and_then(|known| known.check_requested.as_ref());

@@ -104,7 +104,7 @@ impl Api {
     }
 
     async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Response<Answer>, Infallible> {
-        let is_write = request.method() != Method::GET;
+        let (is_write, is_update) = (request.method() != Method::GET, request.method() == Method::PUT);
         let body = request.into_body().collect_bytes().await.unwrap();
         let status = |code: u16| {
             let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": "", "message": ""});
@@ -116,6 +116,12 @@ impl Api {
                 return Ok(status(500));
             }
             let mut lease: Value = serde_json::from_slice(&body).unwrap();
+            let stored = self.lease.lock().unwrap().as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
+            if is_update && stored.as_ref() != Some(&lease["metadata"]["resourceVersion"]) {
+                return Ok(status(409));
+            }
+            lease["metadata"]["resourceVersion"] =
+                json!(format!("{}1", stored.as_ref().and_then(Value::as_str).unwrap_or("")));
             let time = {
                 let mut ahead = self.ahead.lock().unwrap();
                 let now = if ahead.len() > 1 { ahead.remove(0) } else { ahead[0] };

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::node::{Difference, difference, node_part};
 use super::policy::{config_status, news_of_policy, policy_status, same_policy_status};
-use super::{StatusViews, is_probe_disabled};
+use super::{StatusViews, is_without_probe};
 use crate::cache::command::CommandRow;
 use crate::cache::report::ControllerStatus;
 use crate::cache::{Cache, State};
@@ -281,7 +281,7 @@ impl StatusWriter {
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = round.writes.len() < ROUND;
             match controller_statuses.at(node) {
-                None if is_probe_disabled(view) || !is_room => {}
+                None if is_without_probe(view) || !is_room => {}
                 None => round.add(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
                 Some(current) if current.deleting => {}
                 Some(current) if current.owner.as_deref() != Some(view.uid.as_str()) => {

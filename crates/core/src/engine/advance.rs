@@ -15,7 +15,7 @@ use crate::fault::{FaultState, FaultType};
 use crate::plan::BlockReason;
 use crate::policy::{Rule, RuleMatch};
 use crate::procedure::{boot, hand_off, marker};
-use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution, StepState};
+use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution, StepRecord, StepState};
 
 /// Runs one reconcile of an open remediation.
 pub(super) fn take(
@@ -128,7 +128,9 @@ fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remedia
             fault.clear_since.get_or_insert(now);
         }
         fault.state = Resolution::Resolved;
-        let how = if after.is_some() { "is gone now" } else { "recovered by itself" };
+        let may_have_helped = |step: &StepRecord| step.fault_id == fault.id && step.is_given() && !step.is_free();
+        let how =
+            if after.is_some() || steps.iter().any(may_have_helped) { "is gone now" } else { "recovered by itself" };
         message = Some(format!("{} {how}", fault.kind));
     }
     if let Some(message) = message {

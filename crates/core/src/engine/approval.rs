@@ -17,7 +17,7 @@ use crate::human_duration::written;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
-use crate::procedure::{self, executors, pending_operation};
+use crate::procedure::{self, boot, executors, pending_operation};
 use crate::remediation::{StepRecord, StepState};
 
 /// The message of an attempt that gave way to another fault. Its approval is requested again.
@@ -99,6 +99,9 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
+            if !current.action.ends_boot() {
+                current.boot_id = boot::of_attempt(cx.cluster, cx.node.name, &current.action, executor);
+            }
             executors::note(cx.node, current);
             let record = current.clone();
             attempt::act(cx, update, &record, fault, step);

@@ -22,7 +22,7 @@ pub(super) fn record(
         operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
         fault_id: open_fault.id.clone(),
         action: step.action.recorded(),
-        boot_id: if step.action.ends_boot() { boot::to_end(ctx.cluster, &remediation.node) } else { None },
+        boot_id: boot::of_attempt(ctx.cluster, &remediation.node, &step.action, executor),
         step_index: open_fault.step_index,
         executor,
         executor_reason: String::new(),

@@ -203,7 +203,8 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
     let (now, settings) = (cx.snapshot.now, cx.settings);
     // The age counts per executor: the other executor gets time of its own.
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
-    let is_running = answer(cx.ctx, cx.node, &record.operation_id).is_some();
+    let answer = answer(cx.ctx, cx.node, &record.operation_id);
+    let is_running = answer.is_some();
     if record.executor == Executor::Job || executors::is_of_either(&record.action) {
         update
             .requeue
@@ -230,7 +231,10 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
         _ => settings.answer_within,
     };
     if age >= limit {
-        let why = "no answer from the node in time";
+        let why = match answer.map(|answer| answer.reason) {
+            Some(OutcomeReason::AlreadyExecuted) => "the executor that claimed it has given no result",
+            _ => "no answer from the node in time",
+        };
         let why = if is_running { done_message(record, why) } else { why.to_owned() };
         return time_out(cx, update, record, &why);
     }

@@ -255,6 +255,8 @@ fn self_healing(node: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
         SelfHealing::Unknown
     } else if node.seen.is_empty() && node.open.is_empty() {
         SelfHealing::NoFault
+    } else if node.seen.iter().any(|seen| node.policy_for(&seen.fault).is_some_and(|p| p.mode == Mode::DryRun)) {
+        SelfHealing::DryRun
     } else {
         SelfHealing::Allowed
     }

@@ -7,7 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, describe, evidence, lists, processes,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer, describe, evidence, is_daemon_of, lists,
+    processes,
 };
 use crate::observation::{Observations, PossibleRole, ProcessRole, Reading};
 use crate::text::bounded;
@@ -59,11 +60,11 @@ const IN_FLIGHT: Duration = Duration::from_secs(30);
 const RUNTIME: &str = "runtime";
 const LISTS: &str = "lists";
 
-/// Determines whether no daemon of a runtime is among the processes of the node. An unproven process may be one.
+/// Determines whether no daemon of the runtime is among the processes of the node. An unproven process may be one.
 pub(super) fn is_gone(&Check { seen, known, .. }: &Check<'_>) -> bool {
     known.host_processes
         && processes(seen).is_ok_and(|(table, _)| {
-            table.processes.iter().all(|process| process.role != ProcessRole::Runtime)
+            !table.processes.iter().any(|process| is_daemon_of(seen.kind, process))
                 && table.unproven.iter().all(|process| process.possible_role != PossibleRole::Other)
                 && table.left_out.processes.is_none()
         })
@@ -83,7 +84,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
     };
     let process = match seen.processes.value() {
         None => "whether its process runs is not known".to_owned(),
-        Some(table) => table.processes.iter().find(|process| process.role == ProcessRole::Runtime).map_or_else(
+        Some(table) => table.processes.iter().find(|process| is_daemon_of(seen.kind, process)).map_or_else(
             || match &table.left_out.processes {
                 None => "no process of it was found".to_owned(),
                 Some(why) => format!("no process of it was found among those that were read: {why}"),

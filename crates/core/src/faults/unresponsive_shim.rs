@@ -7,8 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, describe, kind_not_known,
-    process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, describe, is_daemon_of,
+    kind_not_known, process_ref, processes, short, unproven,
 };
 use crate::observation::{PossibleRole, ProcessRole, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
@@ -31,9 +31,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Reading::Failed { age, .. } => *age <= STALE,
         _ => false,
     };
-    // Another daemon on the node, such as a separate Docker, says nothing about containerd.
-    let is_containerd =
-        |process: &ProcessSeen| process.role == ProcessRole::Runtime && process.command.starts_with("containerd");
+    let is_containerd = |process: &ProcessSeen| is_daemon_of(RuntimeKind::Containerd, process);
     let runs = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(is_containerd));
     match (seen.kind, silent) {
         // A probe that begins while containerd is stuck does not know the kind of the runtime yet.

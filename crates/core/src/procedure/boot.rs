@@ -13,14 +13,14 @@
 use std::time::Duration;
 
 use super::{AttemptContext, Verification};
-use crate::action::ActionType;
+use crate::action::{Action, ActionType};
 use crate::command::OutcomeReason;
 use crate::context::{Block, ClusterContext, NodeContext};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
 use crate::reboot::is_boot_id;
-use crate::remediation::{Remediation, StepRecord, StepState};
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 
 /// Least time between two reboots of one node, in any remediation and by any policy.
 const APART: Duration = Duration::from_hours(1);
@@ -142,9 +142,21 @@ pub(super) fn last_answer(record: &StepRecord) -> &str {
     if record.message.is_empty() { "the node gave no answer" } else { &record.message }
 }
 
-/// The boot of a node that an attempt is to end.
-pub(crate) fn to_end(cluster: ClusterContext<'_>, node: &str) -> Option<String> {
-    cluster.snapshot.nodes.get(node)?.boot_id.clone().filter(|id| is_boot_id(id))
+/// The boot in which a node executes an attempt, and in no later one: what a node has done before it lost power is not known. A reboot
+/// ends the boot that the Node shows. All else is for the boot of the probe: where no kubelet works the Node shows an older one.
+pub(crate) fn of_attempt(
+    cluster: ClusterContext<'_>,
+    node: &str,
+    action: &Action,
+    executor: Executor,
+) -> Option<String> {
+    let snapshot = cluster.snapshot;
+    let boot = match executor {
+        _ if action.ends_boot() => snapshot.nodes.get(node)?.boot_id.as_ref(),
+        Executor::Controller => None,
+        Executor::Job | Executor::Probe => snapshot.reports.get(node)?.heartbeat.as_ref().map(|beat| &beat.boot_id),
+    };
+    boot.filter(|id| is_boot_id(id)).cloned()
 }
 
 /// Whether the node is still in the boot that the attempt is to end.

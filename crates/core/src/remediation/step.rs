@@ -65,7 +65,8 @@ pub struct StepRecord {
     /// What it does, with its parameters.
     #[serde(flatten)]
     pub action: Action,
-    /// The boot that is to end, for `Reboot` and `MarkForReboot`: the Node's boot id when the attempt was recorded.
+    /// The only boot in which a node executes the attempt. For `Reboot` and `MarkForReboot` the boot that is to end: the Node's boot id when
+    /// the attempt was recorded. Absent if the controller executes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,

@@ -139,6 +139,9 @@ fn checks_that_could_not_be_made_change_nothing_however_many() {
     assert_eq!(watch.at(9000, Hung), CONFIRMED);
     let age = watch.all(9000).iter().find(|fault| fault.kind == Hung).map(|fault| fault.check_age_seconds);
     assert_eq!(age, Some(9000 - 1520), "its age tells that nobody has looked");
+    watch.tracker.was_suspended(Duration::from_mins(10));
+    let age = watch.all(9000).iter().find(|fault| fault.kind == Hung).map(|fault| fault.check_age_seconds);
+    assert_eq!(age, Some(9000 - 1520 + 600), "and the time for which nobody could look");
 }
 
 #[test]

@@ -420,16 +420,6 @@ fn a_node_whose_remediation_does_not_show_gets_no_second_one() {
 }
 
 #[test]
-fn paused_policies_finish_what_runs() {
-    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
-    world.pass();
-    world.policies[0].pause_requests.push("release".into());
-    world.policies[0].limits.max_unhealthy = Amount::Count(0);
-    world.run(secs(600));
-    assert_eq!(world.phase(), Phase::Succeeded);
-}
-
-#[test]
 fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
     let mut world = World::under(&[cont()], &["a", "b"]);
     world.inject("a", hung("x"), ClearedBy::Cont);

@@ -158,16 +158,6 @@ fn however_a_remediation_ends_its_node_is_put_back() {
     }
 }
 
-#[test]
-fn a_node_that_is_gone_ends_its_remediation() {
-    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
-    world.pass();
-    world.nodes.clear();
-    world.passes(2);
-    assert_eq!(world.phase(), Phase::Cancelled);
-    assert!(world.slots().is_empty());
-}
-
 /// Told in openshift/enhancements #834.
 #[test]
 fn somebody_elses_mark_is_left_alone() {

@@ -410,19 +410,17 @@ fn check_pod(snapshot: &Snapshot, record: &Remediation, step: &StepRecord, opera
     }
 }
 
-/// What the world keeps after every pass, however it was disturbed.
 /// For the boot that the node is in, and once in a remediation; by its own agent only under the cordon of that remediation.
 fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
-    let Operation::GiveCommand(command) = operation else {
-        assert!(!matches!(operation, Operation::RunJob(command) if command.boot_id.is_some()), "by a Job");
-        return;
-    };
+    let (Operation::GiveCommand(command) | Operation::RunJob(command)) = operation else { return };
     assert_eq!(command.marker_expires_after_seconds.is_some(), command.action == ActionType::MarkForReboot);
+    assert!(command.boot_id.is_some(), "for any boot");
     if !command.action.ends_boot() {
-        return assert_eq!(command.boot_id, None);
+        return;
     }
+    assert!(matches!(operation, Operation::GiveCommand(_)), "by a Job");
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
-    assert!(command.boot_id.is_some() && command.boot_id == view.boot_id, "for another boot");
+    assert!(command.boot_id == view.boot_id, "for another boot");
     assert_eq!(view.boot_id.as_ref(), report.heartbeat.as_ref().map(|heartbeat| &heartbeat.boot_id));
     let is_begun = |step: &&StepRecord| {
         step.action.ends_boot() && step.started_at.is_some() && step.operation_id != command.operation_id

@@ -2,7 +2,7 @@
 
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::plan::{BlockReason, SelfHealing};
-use nrh_core::policy::{Mode, Policy, Step};
+use nrh_core::policy::{Amount, Mode, Policy, Step};
 use nrh_core::remediation::Phase;
 
 use crate::samples::{cont, hung, kill, notify, plugin, secs};
@@ -47,10 +47,14 @@ fn what_a_dry_run_would_take_is_recorded_and_resolved_by_the_policy_that_acts() 
 #[test]
 fn the_column_remediation_says_what_stands_in_the_way() {
     type Change = fn(&mut World);
-    let cases: [(SelfHealing, bool, Change); 9] = [
+    let cases: [(SelfHealing, bool, Change); 10] = [
         (SelfHealing::Allowed, true, |_| {}),
         (SelfHealing::NoFault, false, |_| {}),
         (SelfHealing::DryRun, true, |world| world.policies[0].mode = Mode::DryRun),
+        (SelfHealing::DryRun, true, |world| {
+            world.policies[0].mode = Mode::DryRun;
+            world.policies[0].limits.max_unhealthy = Amount::Count(0);
+        }),
         (SelfHealing::NoFault, false, |world| world.policies[0].mode = Mode::DryRun),
         (SelfHealing::Suspended, true, |world| world.policies[0].suspend = true),
         (SelfHealing::Suspended, true, |world| world.suspended = Some("by ann".into())),

@@ -264,14 +264,15 @@ pub(crate) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
 }
 
 /// The use of the group of all pods. `None` where it has no limit, or the kubelet keeps no such group.
-fn of_pods(root: &OwnedFd, pods: &PodGroups) -> Option<LimitSeen> {
-    let usage = match pods.open(root) {
-        Ok(None) if pods.none => return None,
-        Ok(None) => Err(NO_PODS.to_owned()),
-        Ok(Some(group)) => of_folder(group).map_err(|error| describe(&error)).transpose()?,
-        Err(error) => Err(describe(&error)),
+fn of_pods(root: &OwnedFd, pods: &PodGroups) -> Vec<LimitSeen> {
+    let usages = match pods.open(root) {
+        Ok(groups) if groups.is_empty() && !pods.none => vec![Err(NO_PODS.to_owned())],
+        Ok(groups) => {
+            groups.iter().filter_map(|group| of_folder(group).map_err(|error| describe(&error)).transpose()).collect()
+        }
+        Err(error) => vec![Err(describe(&error))],
     };
-    Some(LimitSeen { owner: Owner::Pods, usage })
+    usages.into_iter().map(|usage| LimitSeen { owner: Owner::Pods, usage }).collect()
 }
 
 /// The use of one daemon's group. Near the limit, the code verifies that the daemon is in the group before it reports it.

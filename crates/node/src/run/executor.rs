@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::command_queue::Execute;
@@ -23,7 +24,7 @@ const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// Interval between two checks.
 const INTERVAL: Duration = Duration::from_mins(10);
 /// Longest time of one check.
-const BOUND: Duration = Duration::from_secs(20);
+pub const BOUND: Duration = Duration::from_secs(20);
 
 /// The settings of every executor in this process: they share the limit on threads that the kernel blocks.
 pub fn agent_settings(args: &ProbeArgs, thresholds: Thresholds) -> AgentSettings {
@@ -70,8 +71,7 @@ pub fn executor(
 /// The check of whether the executor could execute an action.
 pub struct SelfCheck {
     agent: AgentSettings,
-    sender: mpsc::Sender<Vec<String>>,
-    receiver: mpsc::Receiver<Vec<String>>,
+    running: Option<JoinHandle<Vec<String>>>,
     /// When the last check started, and with which sockets.
     last: Option<(Instant, (Endpoint, PathBuf))>,
 }
@@ -79,8 +79,7 @@ pub struct SelfCheck {
 impl SelfCheck {
     /// A check of the executor with these settings.
     pub fn new(agent: AgentSettings) -> Self {
-        let (sender, receiver) = mpsc::channel(1);
-        Self { agent, sender, receiver, last: None }
+        Self { agent, running: None, last: None }
     }
 
     /// Starts a check if one is due: at the start, after a change of a socket, and at a fixed interval.
@@ -95,17 +94,26 @@ impl SelfCheck {
         }
         self.last = Some((Instant::now(), sockets));
         let agent = Agent::new(settings);
-        let sender = self.sender.clone();
-        tokio::spawn(async move {
+        if let Some(of_other_sockets) = self.running.take() {
+            of_other_sockets.abort();
+        }
+        self.running = Some(tokio::spawn(async move {
             let missing = within(BOUND, agent.self_check()).await;
             let late = || vec![format!("the self-check did not end within {} s", BOUND.as_secs())];
-            // The receiver is gone only when the probe ends.
-            let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
-        });
+            missing.unwrap_or_else(|_| late())
+        }));
+    }
+
+    /// Whether no check is under way.
+    pub const fn has_ended(&self) -> bool {
+        self.running.is_none()
     }
 
     /// Waits for the end of a check. Returns what the executor lacks.
-    pub async fn missing(&mut self) -> Option<Vec<String>> {
-        self.receiver.recv().await
+    pub async fn missing(&mut self) -> Vec<String> {
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        let missing = running.await.unwrap_or_else(|error| vec![format!("the self-check has ended: {error}")]);
+        self.running = None;
+        missing
     }
 }

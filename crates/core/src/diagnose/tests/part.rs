@@ -69,6 +69,9 @@ fn a_runtime_that_is_not_in_a_part_may_run() {
     let known = Known { host_processes: true, ..Known::default() };
     let gone = |node: &Node| diagnose(node, known, &Thresholds::default()).runtime_gone;
     assert!(gone(&node));
+    let mut beside = node.clone();
+    beside.table().push(ProcessSeen { command: "dockerd".into(), ..process(51, ProcessRole::Runtime) });
+    assert!(gone(&beside), "a Docker beside it is not the kubelet's runtime");
     cut(&mut node);
     assert!(!gone(&node));
     let findings = node.findings();

@@ -98,8 +98,8 @@ fn in_service(units: &[Unit]) -> Result<(), Refusal> {
     else {
         return Ok(());
     };
-    let how = if is_masked(seen) { "is masked" } else { "was stopped" };
-    let message = format!("{name} {how}: somebody has taken it out of service, so the node is not rebooted for it");
+    let how = if is_masked(seen) { "is masked" } else { "was stopped, by a person or with a unit that it is bound to" };
+    let message = format!("{name} {how}, so the node is not rebooted for it");
     Err(Refusal::new(OutcomeReason::Protected, message))
 }
 

@@ -59,12 +59,23 @@ pub(super) struct Process {
     pub(super) command: String,
     /// The service that the process is part of, if any.
     pub(super) unit: Option<String>,
+    /// The processes that started it, the nearest first.
+    parents: Vec<i32>,
 }
+
+/// Most parents of a process that are looked at.
+const MAX_PARENTS: usize = 4;
 
 impl Process {
     /// Reads the current state of the process.
     pub(super) fn read(root: &Path, pid: i32, command: &str) -> std::io::Result<Self> {
-        Ok(Self { pid, command: command.to_owned(), unit: Handle::open(root, pid)?.groups()?.service() })
+        let (process, mut parents) = (Handle::open(root, pid)?, Vec::new());
+        let mut parent = process.stat()?.parent;
+        while parent > 1 && parents.len() < MAX_PARENTS {
+            parents.push(parent);
+            parent = Handle::open(root, parent).and_then(|process| process.stat()).map_or(0, |stat| stat.parent);
+        }
+        Ok(Self { pid, command: command.to_owned(), unit: process.groups()?.service(), parents })
     }
 
     pub(super) fn is_in(&self, unit: &str) -> bool {
@@ -189,10 +200,15 @@ impl Checker {
         Ok(lists)
     }
 
-    /// Notes that a process in no unit's control group is the main process of this unit: a daemon may move itself into another group, as
-    /// a kubelet does with `kubeletCgroups`.
+    /// Notes that a process is the main process of this unit, or was started by it: a daemon may move itself into another group, as a
+    /// kubelet does with `kubeletCgroups`. That of k0s moves to the group of a `containerd.service`, which the node may not have.
     pub(super) async fn note_main_process(&self, process: &mut Process, unit: &str) -> Result<(), Refusal> {
-        if process.unit.is_none() && u32::try_from(process.pid) == Ok(self.unit(unit.to_owned()).await?.seen.main_pid) {
+        if process.is_in(unit) {
+            return Ok(());
+        }
+        let main = self.unit(unit.to_owned()).await?.seen.main_pid;
+        let is_main = |pid: &i32| main > 1 && u32::try_from(*pid) == Ok(main);
+        if is_main(&process.pid) || process.parents.iter().any(is_main) {
             process.unit = Some(unit.to_owned());
         }
         Ok(())
@@ -324,7 +340,7 @@ fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
     if seen.active == "inactive" && !params.start_if_stopped {
         return no(
             OutcomeReason::Protected,
-            "was stopped by a person; set restart.startIfStopped in the step to start it anyway",
+            "was stopped, by a person or with a unit that it is bound to; set restart.startIfStopped in the step to start it anyway",
         );
     }
     if params.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {

@@ -144,7 +144,7 @@ fn frozen_itself(
     }
     // Other people's containers are there, too.
     if container.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
-        && PodGroups::default().open(&root).map_err(unread)?.is_some()
+        && !PodGroups::default().open(&root).map_err(unread)?.is_empty()
     {
         let message = format!("control group /{} is not below that of the pods, which this node has", folder.display());
         return refuse(OutcomeReason::Protected, message);

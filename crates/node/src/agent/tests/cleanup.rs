@@ -5,8 +5,7 @@ use super::*;
 use crate::proc::fake;
 use nrh_core::action::{Action, CleanupOrphans};
 
-/// A shim that serves nothing: stopped, a child of init, on no ready sandbox. Skips where init is not the
-/// one who adopts.
+/// A shim that serves nothing: stopped, a child of init, on no ready sandbox.
 fn leaked(node: &Node, sandbox_id: &str) -> Running {
     let shim = node.stage.shim(sandbox_id);
     shim.stop();

@@ -13,7 +13,7 @@ use super::*;
 use crate::agent::Bounds;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
-use crate::proc::fake::{Entry, IDLE};
+use crate::proc::fake::{self, Entry, IDLE};
 use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
 use nrh_core::fault::Daemon;
 use nrh_core::restart_safety::{RestartSafety, Safety};
@@ -357,7 +357,7 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     // What was only stopped is started where the policy says so, and only then.
     for seen in [unit("inactive", "dead"), file("static", "inactive", "dead")] {
         let daemons = Daemons::of_kubelet(seen);
-        daemons.leaves_alone(&careless(kubelet()), Protected, "was stopped by a person").await;
+        daemons.leaves_alone(&careless(kubelet()), Protected, "was stopped, by a person").await;
         done(&daemons.execute(&start_if_stopped(kubelet())).await);
         assert_eq!(daemons.systemd.acts(), ["RestartUnit kubelet.service fail"]);
     }
@@ -399,6 +399,12 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     let daemons = Daemons::of_kubelet(UnitSeen { main_pid: 40, ..unit("active", "running") });
     daemons.kubelet(healthz(bad).await, "podruntime");
     done(&daemons.execute(&kubelet()).await);
+    // That of k0s, which has started it, moves to the group of a unit that the node does not have.
+    let k0s = UnitSeen { main_pid: 35, ..unit("active", "running") };
+    let daemons = Daemons::new(&[("k0sworker.service", k0s)], Restarts::End("done", unit("active", "running")));
+    daemons.kubelet(healthz(bad).await, CONTAINERD);
+    fs::write(daemons.proc("40/stat"), fake::stat(40, b"kubelet", 'S', 35, 100)).unwrap();
+    done(&daemons.execute(&named(kubelet(), "k0sworker.service")).await);
 
     let daemons = Daemons::new(&[], Restarts::Never);
     daemons.leaves_alone(&kubelet(), CheckFailed, "kubelet.service is not known").await;

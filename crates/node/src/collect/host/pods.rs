@@ -30,9 +30,9 @@ impl PodGroups {
         ["", "pids"].into_iter().flat_map(below).collect()
     }
 
-    /// The group of all pods, where the kubelet keeps one.
-    pub(crate) fn open(&self, root: impl AsFd) -> io::Result<Option<OwnedFd>> {
-        self.places().iter().find_map(|path| groups::open(&root, path).transpose()).transpose()
+    /// The groups of all pods: none where the kubelet keeps none, and several where it has changed its driver.
+    pub(crate) fn open(&self, root: impl AsFd) -> io::Result<Vec<OwnedFd>> {
+        self.places().iter().filter_map(|path| groups::open(&root, path).transpose()).collect()
     }
 
     /// Where the group of a pod's process may be that the kernel shows relative to the probe's own group, as it does to a probe in a

@@ -248,9 +248,9 @@ fn whether_a_group_that_is_not_found_is_frozen_is_unknown_unless_the_process_is_
     assert!(of(NOT_YOUNG).unwrap_err().contains("is not found"));
 
     let pods = PodGroups::default();
-    assert!(pods.open(&root).unwrap().is_none());
+    assert!(pods.open(&root).unwrap().is_empty());
     fs::create_dir_all(empty.path().join("sys/fs/cgroup/kubepods")).unwrap();
-    assert!(pods.open(&root).unwrap().is_some());
+    assert_eq!(pods.open(&root).unwrap().len(), 1);
 }
 
 /// A probe in a pod sees the groups of other pods relative to its own.

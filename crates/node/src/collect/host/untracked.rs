@@ -43,10 +43,12 @@ pub(super) struct Search<'a> {
 
 /// Searches below the kubelet's group of all pods. `None` where that group is at none of the usual places.
 pub(super) fn find(root: &OwnedFd, search: &Search<'_>) -> io::Result<Option<Found>> {
+    let (mut found, mut is_checked) = (Found::default(), false);
+    // Of a kubelet whose driver was changed, the group of the other driver may still be there.
     for path in search.pods.places() {
         let Some(pods) = groups::open(root, &path)? else { continue };
+        is_checked = true;
         let path = path.display().to_string();
-        let mut found = Found::default();
         // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
         for name in groups::children(&pods, MAX_GROUPS)? {
             if let Some(uid) = pod_uid(&name) {
@@ -60,9 +62,8 @@ pub(super) fn find(root: &OwnedFd, search: &Search<'_>) -> io::Result<Option<Fou
                 }
             }
         }
-        return Ok(Some(found));
     }
-    Ok(None)
+    Ok(is_checked.then_some(found))
 }
 
 fn of_pod(
@@ -193,6 +194,7 @@ mod tests {
             format!("my_kubelet.slice/my_kubelet-kubepods.slice/my_kubelet-kubepods-burstable.slice/{slice}"),
         ] {
             let tree = Tree::below("/my-kubelet");
+            tree.group("my_kubelet.slice/my_kubelet-kubepods.slice", "", Some("populated 0\nfrozen 0\n"));
             tree.group(&group, "21\n", Some("populated 1\nfrozen 0\n"));
             let found: Vec<_> = tree.find(&[]).into_iter().map(|one| (one.pod_uid, one.group)).collect();
             assert_eq!(found, [(UID.to_owned(), format!("sys/fs/cgroup/{group}"))]);
