@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use nrh::core::engine::plan;
 use nrh::core::fault::{Fault, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::PlanSettings;
-use nrh::core::policy::{Action, Amount, History, Limits, NodeLimit, Policy, StormLimit};
+use nrh::core::policy::{Action, Amount, History, Limits, Policy};
 use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
 use record::Line;
 
@@ -106,14 +106,7 @@ fn policy(number: usize) -> Policy {
     let kind = if number == 0 { FaultType::LeakedShim } else { FaultType::UnresponsiveShim };
     let rule = samples::rule("leftovers", &[kind], &[samples::step(Action::CleanupOrphans(CleanupOrphans))]);
     Policy {
-        limits: Limits {
-            max_unhealthy: Amount::Percent(30),
-            max_in_flight: Amount::Count(5),
-            per_topology: Vec::new(),
-            per_fault: Vec::new(),
-            per_node: NodeLimit::default(),
-            storm: StormLimit::default(),
-        },
+        limits: Limits { max_unhealthy: Amount::Percent(30), max_in_flight: Amount::Count(5), ..Limits::default() },
         history: History { limit: 50, ttl: Duration::from_hours(1) },
         priority: i32::try_from(number).unwrap_or(i32::MAX),
         ..samples::policy(&format!("leftovers-{number}"), &[rule])

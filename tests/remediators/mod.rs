@@ -1,7 +1,7 @@
 //! Remediators as the medik8s family has them: their kinds, and references to their templates.
 
 use nrh::core::hand_off::TemplateRef;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Group and version of Self Node Remediation.
 pub const SELF_NODE: &str = "self-node-remediation.medik8s.io/v1alpha1";
@@ -42,4 +42,13 @@ pub fn machine_rights() -> String {
             "labels": {"runtimehealth.io/aggregate-to-hand-off": "true"}},
         "rules": [{"apiGroups": ["cluster.x-k8s.io"], "resources": ["machines"], "verbs": ["get"]}]})
     .to_string()
+}
+
+/// The role that remediators of the family bring, with a label of their own.
+pub fn metal_role() -> Value {
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "metal-ext",
+            "labels": {"rbac.ext-remediation/aggregate-to-ext-remediation": "true"}},
+        "rules": [{"apiGroups": ["infrastructure.cluster.x-k8s.io"],
+            "resources": ["metal3remediations", "metal3remediationtemplates"],
+            "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]}]})
 }

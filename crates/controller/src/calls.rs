@@ -73,8 +73,15 @@ impl CallError {
 
     /// Whether another client wrote first: the compare-and-swap failed, the uid changed, or the name is taken.
     pub fn is_conflict(&self) -> bool {
-        // A patch that names another uid is an invalid one to the API server.
-        self.code() == Some(409) || (self.code() == Some(422) && self.line().contains("metadata.uid"))
+        self.code() == Some(409) || self.names_another_uid()
+    }
+
+    /// Whether it was a patch that names another uid, which is invalid to the API server.
+    fn names_another_uid(&self) -> bool {
+        let Self::Api { source, .. } = self else { return false };
+        let kube::Error::Api(status) = source.as_ref() else { return false };
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        status.code == 422 && causes.into_iter().any(|cause| cause.field == "metadata.uid")
     }
 
     /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it. A 401 passes: an API server

@@ -39,13 +39,15 @@ pub struct Planner {
     ledger: LedgerStore,
     failures: Failures,
     epoch: Option<u64>,
+    /// How long the last decision took. The next one waits as long, so that the other tasks of this thread have half of it.
+    took: Duration,
 }
 
 impl Planner {
     /// Creates a planner that passes effects to `applier`, and its status views to `status_view`.
     pub fn new(applier: Applier, ceiling: u32, status_view: watch::Sender<Arc<StatusViews>>) -> Self {
         let (ledger, failures) = (LedgerStore::default(), Failures::default());
-        Self { applier, ceiling, status_view, ledger, failures, epoch: None }
+        Self { applier, ceiling, status_view, ledger, failures, epoch: None, took: Duration::ZERO }
     }
 
     /// Makes decisions while this process leads, until `end`. A pass that has begun is finished.
@@ -62,7 +64,7 @@ impl Planner {
                 () = end.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
                 () = leadership.changed() => {}
-                () = cache.woken_or_soon() => tokio::time::sleep(GATHER).await,
+                () = cache.woken_or_soon() => tokio::time::sleep(GATHER.max(self.took)).await,
             }
         }
     }
@@ -144,7 +146,8 @@ impl Planner {
         state.snapshot.epoch = epoch;
         state.snapshot.ceiling = self.ceiling;
         let mut decided: Plan = plan(&state.snapshot, &self.applier.settings);
-        self.applier.metrics.decided(&state, &decided, began.elapsed().as_secs_f64());
+        self.took = began.elapsed();
+        self.applier.metrics.decided(&state, &decided, self.took.as_secs_f64());
         let next = decided.next.into_iter().chain(state.next_change(began)).min();
         drop(state);
         let effects = std::mem::take(&mut decided.effects);

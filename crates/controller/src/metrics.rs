@@ -15,6 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::cache::State;
 use super::cache::fold::Ingest;
 use super::status::is_without_probe;
+use nrh_api::health::ProbeMode;
 use nrh_api::{NodeCommand, RemediationConfig};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Health, Plan};
@@ -113,7 +114,10 @@ impl Metrics {
             *faults.entry(fault.kind).or_default() += 1;
         }
         // Nobody waits for a report of a node that is to have no probe.
-        let is_to_have_none = |node: &String| state.snapshot.nodes.get(node).is_some_and(is_without_probe);
+        let is_to_have_none = |node: &String| {
+            let mode = state.controller_statuses.get(node).and_then(|current| current.probe_mode);
+            mode != Some(ProbeMode::Unit) && state.snapshot.nodes.get(node).is_some_and(is_without_probe)
+        };
         for (node, status_view) in &plan.nodes {
             if status_view.health != Health::Unknown || !is_to_have_none(node) {
                 *nodes.entry(status_view.health).or_default() += 1;

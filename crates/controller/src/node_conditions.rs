@@ -124,13 +124,16 @@ impl Mirror {
             }
             self.paused = Some(Instant::now() + AFTER_REFUSAL);
             return;
-        } else if error.is_conflict() {
+        } else if error.code() == Some(409) {
             tracing::warn!(
                 node,
                 error = line,
                 "another tool writes a condition of this type on the Node: it is left to it"
             );
             AFTER_REFUSAL
+        } else if error.is_conflict() {
+            // Another Node has taken its place.
+            AFTER_FAILURE
         } else if error.is_refusal() {
             tracing::warn!(node, error = line, "conditions of the Node are refused");
             AFTER_REFUSAL

@@ -97,8 +97,7 @@ pub fn of_probe(tracked: &Tracked, findings: &Findings, safety: &RestartSafety) 
 }
 
 /// Of what does harm only without a kubelet.
-const UNDECIDED: &str =
-    "whether what is left over does harm depends on the kubelet, which neither works nor is known to be down yet";
+const UNDECIDED: &str = "whether what is left over does harm depends on whether a kubelet works, which is not known";
 
 fn of_faults(kind: ConditionType, clean: &str, tracked: &Tracked, findings: &Findings) -> Judged {
     let of: Vec<FaultType> = faults_of(kind).collect();
@@ -249,6 +248,9 @@ mod tests {
             judged.into_iter().find(|(kind, ..)| *kind == ConditionType::SandboxesConsistent).unwrap().1
         };
         assert_eq!(of(&mut node, &[1000]), TriState::True, "a live kubelet keeps it");
+        let mut silent = node.clone();
+        silent.kubelet().healthz = None;
+        assert_eq!(of(&mut silent, &[1000]), TriState::True, "and so does one that cannot be asked");
         node.kubelet_gone();
         let checks: Vec<u64> = (1000..=1080).step_by(10).collect();
         for known in 1..checks.len() {

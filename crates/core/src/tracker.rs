@@ -179,8 +179,10 @@ impl Tracker {
                 of_kubelet(entry.kind) != kubelet || sighted.contains(id) || keep_unseen(entry, findings, thresholds)
             });
         }
-        let is_suspected = self.entries.values().any(|entry| of_kubelet(entry.kind));
-        let is_open = !self.kubelet_down() && (is_suspected || !is_clean(FaultType::KubeletDown));
+        let is_sighted = findings.sightings.iter().any(|sighting| of_kubelet(sighting.kind));
+        // A kubelet that runs and cannot be asked keeps what it keeps, as far as is known.
+        let runs = findings.kubelet.began.is_some() && !is_sighted;
+        let is_open = !self.kubelet_down() && !runs && (is_sighted || !is_clean(FaultType::KubeletDown));
         self.report(now, overflow, is_open)
     }
 

@@ -114,11 +114,13 @@ impl Reporter {
     }
 
     async fn write(&self, course: &mut ReporterState, draft: Arc<Draft>) {
+        // A plugin that gives the credentials may take its time: the heartbeat is made after it.
+        let client = course.line.client(&self.connect).await;
         let (now, chance) = (Instant::now(), pace::chance());
         let interval = pace::interval(draft.activity(now, self.feedback.borrow().remediation), chance);
         let sequence = course.sequence.saturating_add(1);
         let status = draft.sent(now, (self.wall)(), sequence, interval);
-        let result = match course.line.client(&self.connect).await {
+        let result = match client {
             Ok(client) => client::apply(&client, &self.name, &status).await,
             Err(error) => Err(error),
         };

@@ -248,7 +248,7 @@ impl Probe {
             last = now;
             let seen = self.collectors.observations(awake, at);
             if let Some(missing) = self.self_check.missing().now_or_never() {
-                self.lacks(missing);
+                self.note_self_check(missing);
             }
             // The first report does not say that actions are disabled before that is known.
             let is_judged = began.elapsed() >= FIRST_CHECKS || checked_since(&seen, Duration::MAX);
@@ -281,7 +281,7 @@ impl Probe {
             () = sleep(tick) => {}
             () = self.commands.ended() => {}
             () = self.evidence.ended() => {}
-            missing = self.self_check.missing() => self.lacks(missing),
+            missing = self.self_check.missing() => self.note_self_check(missing),
             changed = self.feedback.changed() => changed.context("the reporter has ended")?,
             changed = self.command.changed() => changed.context("the listener has ended")?,
         }
@@ -300,7 +300,7 @@ impl Probe {
         Ok(())
     }
 
-    fn lacks(&mut self, missing: Vec<String>) {
+    fn note_self_check(&mut self, missing: Vec<String>) {
         self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
         self.about.missing = missing;
     }

@@ -119,13 +119,22 @@ pub fn sleeping_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     Ok(injection)
 }
 
-/// Lets the shim go on where it was; of one that has ended only the group is left.
+/// Lets the shim go on where it was, in version 2.
 pub(super) fn thaw_sleeping(node: &Node, victim: &Victim) -> Result<()> {
-    let (Some(shim), Some(own), Some(unified)) = (victim.process, &victim.path, unified()) else { return Ok(()) };
-    let Some(group) = sleeping_group(node, &unified, shim.pid).ok().filter(|group| group.exists()) else {
-        return Ok(());
-    };
-    fs::write(group.join("cgroup.freeze"), "0")?;
+    let Some(unified) = unified() else { return Ok(()) };
+    thaw_in(victim, "cgroup.freeze", "0", |pid| sleeping_group(node, &unified, pid))
+}
+
+/// Lets the shim go on where it was, in version 1.
+pub(super) fn thaw(node: &Node, victim: &Victim) -> Result<()> {
+    thaw_in(victim, "freezer.state", "THAWED", |pid| group_of(node, pid))
+}
+
+/// Of a shim that has ended only the group is left; without the node there is no group of it either.
+fn thaw_in(victim: &Victim, file: &str, text: &str, group: impl Fn(i32) -> Result<PathBuf>) -> Result<()> {
+    let (Some(shim), Some(own)) = (victim.process, &victim.path) else { return Ok(()) };
+    let Some(group) = group(shim.pid).ok().filter(|group| group.exists()) else { return Ok(()) };
+    fs::write(group.join(file), text)?;
     if shim.alive() {
         fs::write(own.join("cgroup.procs"), shim.pid.to_string())?;
     }
@@ -181,19 +190,6 @@ fn freezer_of(pid: i32) -> Result<PathBuf> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
     let own = groups.lines().find_map(|line| line.split_once(":freezer:")).context("no freezer of version 1")?.1;
     Ok(PathBuf::from(FREEZER).join(own.trim_start_matches('/')))
-}
-
-/// Lets the shim go on where it was.
-pub(super) fn thaw(node: &Node, victim: &Victim) -> Result<()> {
-    let (Some(shim), Some(own)) = (victim.process, &victim.path) else { return Ok(()) };
-    // Without the node there is no group of it either.
-    let Some(group) = group_of(node, shim.pid).ok().filter(|group| group.exists()) else { return Ok(()) };
-    fs::write(group.join("freezer.state"), "THAWED")?;
-    if shim.alive() {
-        fs::write(own.join("cgroup.procs"), shim.pid.to_string())?;
-    }
-    ensure!(wait_until(SETTLE, || fs::remove_dir(&group).is_ok()), "{} cannot be removed", group.display());
-    Ok(())
 }
 
 /// Puts a certificate that has expired into the kubelet's kubeconfig. A running kubelet has read its own at its start.

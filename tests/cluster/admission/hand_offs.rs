@@ -11,7 +11,7 @@ use crate::admission::reach;
 use crate::admission::requests::{Cases, create, delete, get, merge};
 use crate::objects::{self, POLICIES};
 use crate::plane;
-use crate::remediators::{METAL, SELF_NODE, definitions, machine_rights, template};
+use crate::remediators::{METAL, SELF_NODE, definitions, machine_rights, metal_role, template};
 
 pub fn policy(name: &str, to: &[TemplateRef]) -> Value {
     let step = |template: &TemplateRef| json!({"action": "HandOff", "handOff": {"remediationTemplate": template}});
@@ -135,13 +135,8 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     until_lacking(all, &own, None).await?;
     cases.note("the role of the sample gives the rights", true, "");
     cases.note("and no others", !read(&calls, &metal).await?.lacks.is_empty(), "rights on Metal3Remediations");
-    // Remediators of the family bring roles with a label of their own, which counts once an administrator says so.
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "metal-ext",
-            "labels": {"rbac.ext-remediation/aggregate-to-ext-remediation": "true"}},
-        "rules": [{"apiGroups": ["infrastructure.cluster.x-k8s.io"],
-            "resources": ["metal3remediations", "metal3remediationtemplates"],
-            "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]}]});
-    all.admin.must(&create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role)).await?;
+    // That role counts once an administrator says so.
+    all.admin.must(&create("/apis/rbac.authorization.k8s.io/v1/clusterroles", metal_role())).await?;
     make_template(all, METAL, "Metal3RemediationTemplate", "metal3remediationtemplates").await?;
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/nrh:hand-off";
     let given = all.admin.must(&get(role)).await?["rules"].to_string();

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use nrh::core::window::{Window, WindowType};
 use nrh_testbed::Bed;
+use nrh_testbed::process::wait_until;
 use serde_json::{Value, json};
 
 use crate::objects::policy;
 
+/// How long the server may take to go by another definition.
+const SOON: Duration = Duration::from_secs(20);
 /// As many windows as a policy may have.
 const AT_ONCE: usize = 16;
 
@@ -144,10 +147,9 @@ pub fn that_stand_are_let_be(bed: &Bed, crds: &str) {
     bed.kubectl_input(&["replace", "-f", "-"], &old.to_string()).unwrap();
     let bad = [at("0 22-6 * * *", "europe/berlin")];
     let policy = with("stands", &bad);
-    // The server takes a moment to go by another definition.
-    until(|| bed.kubectl_input(&["create", "-f", "-"], &policy.to_string()).is_ok());
+    assert!(wait_until(SOON, || bed.kubectl_input(&["create", "-f", "-"], &policy.to_string()).is_ok()));
     bed.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", crds]).unwrap();
-    until(|| !created(bed, &bad).contains("created"));
+    assert!(wait_until(SOON, || !created(bed, &bad).contains("created")));
 
     let patch = |more: &[&str], change: &Value| {
         let text = change.to_string();
@@ -162,14 +164,4 @@ pub fn that_stand_are_let_be(bed: &Bed, crds: &str) {
     assert!(error.contains("a range goes from the lower to the higher"), "{error}");
     assert!(error.contains("unknown time zone europe/berlin"), "{error}");
     bed.kubectl(&["delete", "rmp", "stands"]).unwrap();
-}
-
-fn until(mut is_so: impl FnMut() -> bool) {
-    for _ in 0..100 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    panic!("expected within 20 s");
 }

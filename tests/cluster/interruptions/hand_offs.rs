@@ -24,7 +24,7 @@ use crate::interruptions::way::{Call, CallOutcome, rough};
 use crate::interruptions::{LIMIT, Stage, kill, start, until};
 use crate::objects::ours;
 use crate::plane;
-use crate::remediators::{SELF_NODE, definitions, machine_rights, template};
+use crate::remediators::{SELF_NODE, definitions, machine_rights, metal_role, template};
 
 const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
 const ROLE: &str = "hand-off-to-self-node-remediation";
@@ -51,13 +51,7 @@ pub fn install(stage: &Stage<'_>) -> Result<()> {
         bed.kubectl_input(&["apply", "-f", "-"], &template.to_string())?;
     }
     give_rights(stage)?;
-    // Remediators of the family bring roles with a label of their own.
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "metal-ext",
-            "labels": {"rbac.ext-remediation/aggregate-to-ext-remediation": "true"}},
-        "rules": [{"apiGroups": ["infrastructure.cluster.x-k8s.io"],
-            "resources": ["metal3remediations", "metal3remediationtemplates"],
-            "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]}]});
-    bed.kubectl_input(&["apply", "-f", "-"], &role.to_string())?;
+    bed.kubectl_input(&["apply", "-f", "-"], &metal_role().to_string())?;
     bed.kubectl(&["apply", "-f", &plane::folder("config/samples/hand-off-medik8s.yaml")])?;
     Ok(())
 }

@@ -15,15 +15,15 @@ use nrh_core::snapshot::silent_after;
 
 /// Number of compared heartbeats.
 const COMPARED: usize = 6;
-/// A probe gives a write up before this. What is slower was not late on its way: the node's clock was set back.
-const LONGEST_WRITE: SignedDuration = SignedDuration::from_secs(20);
+/// A heartbeat reaches the API server within this time. If more has passed there than on the node, the node's clock was set back.
+const MOST_LATE: SignedDuration = SignedDuration::from_secs(20);
 
 /// The heartbeats of one node.
 #[derive(Debug, Default)]
 pub struct ReportArrivals {
     last: Option<(u64, String, Timestamp)>,
-    /// When the API server took it.
-    taken: Option<Timestamp>,
+    /// When the API server stored it.
+    written_at: Option<Timestamp>,
     /// The controller's monotonic time minus the node's clock, per heartbeat, in milliseconds.
     gaps: VecDeque<i128>,
     made: Option<Instant>,
@@ -34,11 +34,11 @@ impl ReportArrivals {
     /// Records the probe's part of an object that arrived at `now`, `since_start` after this process started. Returns whether
     /// it is a new heartbeat. `was_silent` is what the last controller said of the probe.
     ///
-    /// `taken`: when the API server took it, by its own clock.
+    /// `written_at`: when the API server stored it, by its own clock.
     pub fn note(
         &mut self,
         probe: &ProbeStatus,
-        taken: Option<Timestamp>,
+        written_at: Option<Timestamp>,
         was_silent: bool,
         now: Instant,
         since_start: Duration,
@@ -50,15 +50,15 @@ impl ReportArrivals {
         }
         let is_first = self.last.is_none();
         // The node's clock was set back: the gaps before say nothing about this heartbeat.
-        let is_anew = self.last.as_ref().is_none_or(|(.., before)| {
-            let passed = taken.zip(self.taken).map(|(taken, last)| taken.duration_since(last));
+        let is_set_back = self.last.as_ref().is_none_or(|(.., before)| {
+            let passed = written_at.zip(self.written_at).map(|(this, last)| this.duration_since(last));
             let by_node = at.duration_since(*before);
-            by_node.is_negative() || passed.is_some_and(|passed| passed - by_node > LONGEST_WRITE)
+            by_node.is_negative() || passed.is_some_and(|passed| passed - by_node > MOST_LATE)
         });
-        if is_anew {
+        if is_set_back {
             self.gaps.clear();
         }
-        (self.last, self.taken) = (Some(this), taken);
+        (self.last, self.written_at) = (Some(this), written_at);
         let here = i128::try_from(since_start.as_millis()).unwrap_or(i128::MAX);
         let gap = here.saturating_sub(at.as_millisecond().into());
         if self.gaps.len() >= COMPARED {
@@ -67,7 +67,7 @@ impl ReportArrivals {
         self.gaps.push_back(gap);
         let least = self.gaps.iter().min().copied().unwrap_or(gap);
         let late = u64::try_from(gap.saturating_sub(least)).unwrap_or(u64::MAX);
-        self.age_known = !is_anew && probe.heartbeat_at.is_some();
+        self.age_known = !is_set_back && probe.heartbeat_at.is_some();
         let before = |age: Duration| now.checked_sub(age).unwrap_or(now);
         self.made = Some(if is_first && was_silent {
             // The least that this can mean.

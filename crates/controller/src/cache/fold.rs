@@ -132,9 +132,9 @@ impl Ingest for NodeRuntimeHealth {
             let was_silent = status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False;
             let entries = self.metadata.managed_fields.iter().flatten();
             let of_probe = entries.filter(|entry| entry.manager.as_deref() == Some(PROBE_MANAGER));
-            let taken = of_probe.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
+            let written_at = of_probe.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
             let arrivals = state.arrivals.entry(key.to_owned()).or_default();
-            status.probe.as_ref().is_some_and(|probe| arrivals.note(probe, taken, was_silent, now, since_start))
+            status.probe.as_ref().is_some_and(|probe| arrivals.note(probe, written_at, was_silent, now, since_start))
         });
         let current = report::controller_status(&self);
         let known = state.controller_statuses.get(key).and_then(|known| known.check_requested.as_ref());

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::report_conditions::Conditions;
-use nrh_api::health::{NodeRuntimeHealth, RemediationStatus, Summary};
+use nrh_api::health::{NodeRuntimeHealth, ProbeMode, RemediationStatus, Summary};
 use nrh_api::view::report::owner;
 use nrh_api::{WrittenFlap, is_check_name};
 use nrh_core::fault::Fault;
@@ -35,6 +35,8 @@ pub struct ControllerStatus {
     pub conditions: Conditions,
     /// Sequence number of the last report, to see whether a requested check has arrived.
     pub sequence: Option<u64>,
+    /// How the probe of the last report runs.
+    pub probe_mode: Option<ProbeMode>,
     /// The fresh check that a person or a roll-out asks for.
     pub check_requested: Option<String>,
     /// Whether the object cannot be read: then the controller does not write to it either.
@@ -58,7 +60,8 @@ pub fn controller_status(object: &NodeRuntimeHealth) -> ControllerStatus {
         summary: status.summary,
         flap: status.flapping,
         conditions: Conditions::of(&status.conditions),
-        sequence: status.probe.map(|probe| probe.sequence),
+        sequence: status.probe.as_ref().map(|probe| probe.sequence),
+        probe_mode: status.probe.map(|probe| probe.mode),
         check_requested: object.spec.check_requested.clone().filter(|name| is_check_name(name)),
         unreadable: false,
         is_settled: false,

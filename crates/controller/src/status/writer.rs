@@ -107,6 +107,8 @@ pub struct StatusWriter {
     not_before: BTreeMap<String, Instant>,
     /// The status views of the last comparison, and when all nodes were last compared.
     compared: (Arc<StatusViews>, Option<Instant>),
+    /// The first node for which the last round had no room.
+    next_node: Option<String>,
     /// Until when the crowd limits apply.
     crowded_until: Option<Instant>,
     /// When the writer last had room to report nodes as watched for long enough.
@@ -134,6 +136,7 @@ impl StatusWriter {
             written: BTreeMap::new(),
             not_before: BTreeMap::new(),
             compared: (Arc::default(), None),
+            next_node: None,
             crowded_until: None,
             watched_at: Instant::now(),
         }
@@ -274,25 +277,32 @@ impl StatusWriter {
         if is_all {
             *last = Some(round.now);
         }
-        let (mut controller_statuses, mut commands) =
-            (SortedCursor::new(controller_statuses), SortedCursor::new(&*commands));
-        let (mut status_now, mut status_before) =
-            (SortedCursor::new(&status_view.nodes), SortedCursor::new(&before.nodes));
-        for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
-            let is_room = round.writes.len() < ROUND;
-            match controller_statuses.at(node) {
-                None if is_without_probe(view) || !is_room => {}
-                None => round.add(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
-                Some(current) if current.deleting => {}
-                Some(current) if current.owner.as_deref() != Some(view.uid.as_str()) => {
-                    let remove = || Write::Remove { node: node.clone(), uid: current.uid.clone() };
-                    round.add(is_room.then(remove));
+        // Each round goes on where the last one had no room left: texts of the first nodes keep no news of the others waiting.
+        let first = self.next_node.take().unwrap_or_default();
+        for part in [snapshot.nodes.range(first.clone()..), snapshot.nodes.range(..first)] {
+            let (mut controller_statuses, mut commands) =
+                (SortedCursor::new(&mut *controller_statuses), SortedCursor::new(&*commands));
+            let (mut status_now, mut status_before) =
+                (SortedCursor::new(&status_view.nodes), SortedCursor::new(&before.nodes));
+            for (node, view) in part.filter(|(_, view)| !view.deleting) {
+                let is_room = round.writes.len() < ROUND;
+                if !is_room && self.next_node.is_none() {
+                    self.next_node = Some(node.clone());
                 }
-                Some(current) => {
-                    let Some(status) = status_now.at(node) else { continue };
-                    current.is_settled &= !is_all && status_before.at(node) == Some(status);
-                    if !current.is_settled && is_room {
-                        self.report_writes((node, &view.uid), status, current, commands.at(node), round);
+                match controller_statuses.at(node) {
+                    None if is_without_probe(view) || !is_room => {}
+                    None => round.add(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
+                    Some(current) if current.deleting => {}
+                    Some(current) if current.owner.as_deref() != Some(view.uid.as_str()) => {
+                        let remove = || Write::Remove { node: node.clone(), uid: current.uid.clone() };
+                        round.add(is_room.then(remove));
+                    }
+                    Some(current) => {
+                        let Some(status) = status_now.at(node) else { continue };
+                        current.is_settled &= !is_all && status_before.at(node) == Some(status);
+                        if !current.is_settled && is_room {
+                            self.report_writes((node, &view.uid), status, current, commands.at(node), round);
+                        }
                     }
                 }
             }

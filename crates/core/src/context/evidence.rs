@@ -23,7 +23,7 @@ pub(crate) fn require_fresh(
     match node.probe {
         Probe::Reporting if node.arrived().is_none() => {
             let message = format!(
-                "{} ({}): the probe of {} has not reported since this controller started; a new check was requested",
+                "{} ({}): when the probe of {} reported last is not known, as after a start of the controller or a change of the node's clock; a new check was requested",
                 fault.kind, fault.subject, node.name
             );
             return Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN));

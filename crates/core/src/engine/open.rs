@@ -11,7 +11,7 @@ use crate::budget::{Bounds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue};
 use crate::fault::{FaultState, Severity};
 use crate::plan::{BlockReason, Blocked};
-use crate::policy::{Mode, Policy, Rule};
+use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, remediation_name};
 
 /// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
@@ -60,7 +60,7 @@ pub(super) fn open<'a>(
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
     for node in nodes.values().filter(|node| node.open.is_empty() && !ending.contains(node.name)) {
-        candidates.extend(on_node(ctx, node, slots, &mut opened.blocked, requeue));
+        candidates.extend(on_node(ctx, (node, nodes), slots, &mut opened.blocked, requeue));
     }
     let (mut taken, mut tried): (BTreeMap<&str, &Policy>, BTreeMap<&str, &Policy>) = Default::default();
     for node in nodes.values() {
@@ -118,7 +118,7 @@ fn priority_of_other(node: &str, first: &Policy) -> Block {
 /// Returns what could begin on the node, by policy. The policy with the most urgent fault comes first.
 fn on_node<'c>(
     ctx: Ctx<'c>,
-    node: &'c NodeContext<'_>,
+    (node, nodes): (&'c NodeContext<'_>, &Nodes<'_>),
     slots: &Slots,
     blocked: &mut Vec<Blocked>,
     requeue: &mut Requeue,
@@ -134,9 +134,9 @@ fn on_node<'c>(
         let cx = PolicyContext { ctx, node, policy };
         match cause::judge(cx, seen) {
             Err(why) => {
-                // A fleet that waits for a slot would else be checked every minute.
+                // A fleet that waits for a slot or for the end of a storm would else be checked every minute.
                 let is_stale = why.reason == BlockReason::StaleEvidence;
-                let why = is_stale.then(|| blocked_anyway(cx, seen, slots)).flatten().unwrap_or(why);
+                let why = is_stale.then(|| blocked_anyway(cx, seen, nodes, slots)).flatten().unwrap_or(why);
                 blocked.push(why.about(node.name.to_owned(), id, Some(&policy.name), requeue));
             }
             Ok(rule) => add(&mut candidates, Candidate::new(cx, (seen, rule), false)),
@@ -150,17 +150,30 @@ fn on_node<'c>(
 }
 
 /// Why the fault is not remediated now, whatever a check would find.
-fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, slots: &Slots) -> Option<Block> {
-    let PolicyContext { node, policy, .. } = cx;
+fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<Block> {
+    let (PolicyContext { node, policy, .. }, kind) = (cx, seen.fault.kind);
     if policy.mode == Mode::DryRun
         && let Some(simulated) = dry_run::simulated(cx, seen)
     {
         return Some(dry_run::block(policy, Some(simulated)));
     }
-    let of_policy = cx.scope().and_then(|scope| scope.blocked(Some(node)));
-    let has_slot = || slots.nodes_in_flight(&policy.name, policy.mode).any(|name| name == node.name);
-    let blocked = of_policy.or_else(|| slots.refuse(&policy.name, bounds(cx)).filter(|_| !has_slot()));
-    blocked.map(Block::from)
+    let scope = cx.scope()?;
+    if let Some(blocked) = scope.blocked(Some(node)) {
+        return Some(Block::from(blocked));
+    }
+    if let RuleMatch::Rule(rule) = node.rule_of(policy, &seen.fault) {
+        let storm = readiness::no_storm(cx, &seen.fault, rule).err();
+        let storm = storm.or_else(|| readiness::after_storm(cx, kind, rule, slots));
+        if storm.is_some() {
+            return storm;
+        }
+    }
+    if slots.nodes_in_flight(&policy.name, policy.mode).any(|name| name == node.name) {
+        return None;
+    }
+    let of_fault = scope.fault_limit_reached(kind, node.name, slots);
+    let of_slots = of_fault.or_else(|| slots.refuse(&policy.name, bounds(cx)));
+    of_slots.or_else(|| scope.topology_limit_reached(node, nodes, slots)).map(Block::from)
 }
 
 fn bounds(cx: PolicyContext<'_>) -> Bounds {

@@ -186,8 +186,8 @@ impl<'a> Scope<'a> {
                 let (name, key) = (&self.policy.name, &limit.key);
                 let place = mine.map_or_else(|| format!("without label {key}"), |value| format!("with {key}={value}"));
                 let message = format!(
-                    "{used} remediation(s) of policy {name} in flight on nodes {place}, maxInFlight there is {most}: the next \
-                     starts when one ends"
+                    "policy {name} has {used} of {most} remediations on nodes {place} (limits.perTopology): the next one waits until one \
+                     ends"
                 );
                 return Some((BlockReason::TopologyLimit, message));
             }
@@ -204,8 +204,7 @@ impl<'a> Scope<'a> {
             if used >= most {
                 let kinds: Vec<&str> = limit.faults.iter().map(|kind| kind.as_str()).collect();
                 let message = format!(
-                    "{used} remediation(s) of policy {policy} in flight for {}, maxInFlight for it is {most} (limits.perFault): the \
-                     next starts when one ends",
+                    "policy {policy} has {used} of {most} remediations for {} (limits.perFault): the next one waits until one ends",
                     kinds.join(" or ")
                 );
                 return Some((BlockReason::FaultLimit, message));

@@ -255,11 +255,16 @@ fn self_healing(node: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
         SelfHealing::Unknown
     } else if node.seen.is_empty() && node.open.is_empty() {
         SelfHealing::NoFault
-    } else if node.seen.iter().any(|seen| node.policy_for(&seen.fault).is_some_and(|p| p.mode == Mode::DryRun)) {
+    } else if node.seen.iter().any(|seen| is_for_dry_run(node, &seen.fault)) {
         SelfHealing::DryRun
     } else {
         SelfHealing::Allowed
     }
+}
+
+fn is_for_dry_run(node: &NodeContext<'_>, fault: &Fault) -> bool {
+    let policy = node.policy_for(fault).filter(|policy| node.rule_of(policy, fault).is_some());
+    policy.is_some_and(|policy| policy.mode == Mode::DryRun)
 }
 
 fn pods_progressing(node: &NodeContext<'_>) -> TriState {

@@ -142,8 +142,8 @@ pub(super) fn last_answer(record: &StepRecord) -> &str {
     if record.message.is_empty() { "the node gave no answer" } else { &record.message }
 }
 
-/// The boot in which a node executes an attempt, and in no later one: what a node has done before it lost power is not known. A reboot
-/// ends the boot that the Node shows. All else is for the boot of the probe: where no kubelet works the Node shows an older one.
+/// The only boot in which a node executes an attempt: a boot makes the node forget what it has executed. A reboot ends the boot that
+/// the Node shows. All else is for the boot of the probe: where no kubelet works the Node shows an older one.
 pub(crate) fn of_attempt(
     cluster: ClusterContext<'_>,
     node: &str,

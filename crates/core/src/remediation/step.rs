@@ -203,11 +203,11 @@ impl StepRecord {
         self.could_not_be_tried() || matches!(self.state, StepState::Refused) && has_changed
     }
 
-    /// Whether the attempt came to nothing because nobody could check the node just then, because it was busy, or because it was
-    /// not reached in time.
+    /// Whether the attempt came to nothing because nobody could check the node just then, because it was busy or has booted since, or
+    /// because it was not reached in time.
     pub const fn could_not_be_tried(&self) -> bool {
-        use OutcomeReason::{CheckFailed, Expired, KubeletBusy};
+        use OutcomeReason::{AlreadyRebooted, CheckFailed, Expired, KubeletBusy};
         matches!(self.state, StepState::Refused)
-            && matches!(self.reason, None | Some(CheckFailed | Expired | KubeletBusy))
+            && matches!(self.reason, None | Some(AlreadyRebooted | CheckFailed | Expired | KubeletBusy))
     }
 }

@@ -293,6 +293,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
         (OutcomeReason::TargetChanged, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]),
         (OutcomeReason::CheckFailed, vec![0, 0, 0, 0, 0, 2]),
         (OutcomeReason::KubeletBusy, vec![0, 0, 0, 0, 0, 2]),
+        (OutcomeReason::AlreadyRebooted, vec![0, 0, 0, 0, 0, 2]),
     ] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
         world.node("n1").job_starts = false;

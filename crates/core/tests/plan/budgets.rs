@@ -173,7 +173,7 @@ fn each_zone_has_a_budget_of_its_own() {
     let told: Vec<&str> =
         blocked.iter().filter(|h| h.reason == BlockReason::TopologyLimit).map(|h| h.node.as_str()).collect();
     assert_eq!(told, ["a2", "a3", "c2"]);
-    assert!(blocked.iter().any(|h| h.message.contains("on nodes with zone=a, maxInFlight there is 1")), "{blocked:#?}");
+    assert!(blocked.iter().any(|h| h.message.contains("has 1 of 1 remediations on nodes with zone=a")), "{blocked:#?}");
     assert!(blocked.iter().any(|h| h.message.contains("on nodes without label zone")), "{blocked:#?}");
     world.run(secs(600));
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
@@ -205,7 +205,7 @@ fn some_kinds_of_fault_have_a_budget_of_their_own() {
     let told: Vec<&str> =
         blocked.iter().filter(|h| h.reason == BlockReason::FaultLimit).map(|h| h.node.as_str()).collect();
     assert_eq!(told, ["a2", "a3"]);
-    let said = "1 remediation(s) of policy p in flight for OrphanContainer or LeakedShim, maxInFlight for it is 1";
+    let said = "policy p has 1 of 1 remediations for OrphanContainer or LeakedShim (limits.perFault)";
     assert!(blocked.iter().any(|h| h.message.contains(said)), "{blocked:#?}");
     world.run(secs(600));
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");

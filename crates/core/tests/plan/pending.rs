@@ -102,6 +102,19 @@ fn an_answer_of_the_node_ends_the_wait() {
     }
 }
 
+/// As after a restart of the probe in the midst of the step.
+#[test]
+fn a_fault_that_is_gone_after_a_step_without_a_result_has_not_recovered_by_itself() {
+    let mut world = given(&[restart()]);
+    world.probe_answers(OutcomeState::Refused, OutcomeReason::AlreadyExecuted, "another start has claimed it");
+    world.node("n1").probe_runs = true;
+    world.recover("n1");
+    world.until(secs(400), "at its end", |world| attempt(world).state == StepState::TimedOut);
+    let said = &attempt(&world).message;
+    assert!(said.contains("the executor that claimed it has given no result"), "{said}");
+    world.until(secs(30), "resolved", |world| of(world, "n1").unwrap().message.contains("KubeletDown is gone now"));
+}
+
 /// The API server does not remove the command, so a node that comes back reads it and takes it for timely.
 #[test]
 fn a_command_that_stands_is_waited_for_until_no_node_takes_it() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::plan::{BlockReason, Health, SelfHealing};
-use nrh_core::policy::{Amount, Mode};
+use nrh_core::policy::{Amount, FaultLimit, Mode, TopologyLimit};
 use nrh_core::snapshot::{Snapshot, TriState};
 use nrh_core::window::WindowType;
 
@@ -207,8 +207,16 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
 #[test]
 fn no_check_is_requested_while_something_else_blocks_anyway() {
     type Case = (BlockReason, fn(&mut World));
-    let cases: [Case; 6] = [
+    let cases: [Case; 8] = [
         (BlockReason::StaleEvidence, |_| {}),
+        (BlockReason::FaultLimit, |world| {
+            let faults = [FaultType::HungContainer].into();
+            world.policies[0].limits.per_fault = vec![FaultLimit { faults, max_in_flight: Amount::Count(0) }];
+        }),
+        (BlockReason::TopologyLimit, |world| {
+            let limit = TopologyLimit { key: "zone".into(), max_in_flight: Amount::Count(0) };
+            world.policies[0].limits.per_topology = vec![limit];
+        }),
         (BlockReason::OutsideWindow, |world| world.policies[0].windows = vec![today(WindowType::Deny)]),
         (BlockReason::MaxUnhealthyExceeded, |world| world.policies[0].limits.max_unhealthy = Amount::Count(0)),
         (BlockReason::MaxInFlightReached, |world| world.policies[0].limits.max_in_flight = Amount::Count(0)),
@@ -225,6 +233,14 @@ fn no_check_is_requested_while_something_else_blocks_anyway() {
         snapshot.reports.get_mut("n1").unwrap().faults[0].checked = secs(600);
         assert_eq!(reasons(&plan(&snapshot, &world.settings)), [reason]);
     }
+    let mut world = World::under(&[cont()], &["n1", "n2", "n3", "n4", "n5", "n6"]);
+    world.policies[0].limits.storm.min_nodes = Amount::Count(5);
+    for node in ["n1", "n2", "n3", "n4", "n5", "n6"] {
+        world.inject(node, hung("log"), None);
+    }
+    let mut snapshot = world.snapshot();
+    snapshot.reports.values_mut().for_each(|report| report.faults[0].checked = secs(600));
+    assert_eq!(reasons(&plan(&snapshot, &world.settings)), [BlockReason::Storm; 6]);
 }
 
 #[test]

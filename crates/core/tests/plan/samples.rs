@@ -11,8 +11,8 @@ use nrh_core::fault::{Daemon, Fault, FaultType, PodRef, ProcessRef, Role, Severi
 use nrh_core::hand_off::TemplateRef;
 use nrh_core::matching::Matching;
 use nrh_core::policy::{
-    Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Quarantine, Rule,
-    Selector, Step, StormLimit,
+    Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, OnFailure, Policy, Quarantine, Rule, Selector,
+    Step,
 };
 use nrh_core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh_core::taint::TaintEffect;
@@ -278,14 +278,7 @@ pub fn policy(name: &str, rules: &[Rule]) -> Policy {
         is_broken: false,
         windows: Vec::new(),
         rules: rules.to_vec(),
-        limits: Limits {
-            max_unhealthy: Amount::Percent(100),
-            max_in_flight: Amount::Count(5),
-            per_topology: Vec::new(),
-            per_fault: Vec::new(),
-            per_node: NodeLimit::default(),
-            storm: StormLimit::default(),
-        },
+        limits: Limits { max_unhealthy: Amount::Percent(100), max_in_flight: Amount::Count(5), ..Limits::default() },
         history: History { limit: 50, ttl: secs(604_800) },
     }
 }

@@ -94,8 +94,8 @@ impl SelfCheck {
         }
         self.last = Some((Instant::now(), sockets));
         let agent = Agent::new(settings);
-        if let Some(of_other_sockets) = self.running.take() {
-            of_other_sockets.abort();
+        if let Some(outdated) = self.running.take() {
+            outdated.abort();
         }
         self.running = Some(tokio::spawn(async move {
             let missing = within(BOUND, agent.self_check()).await;
