@@ -65,6 +65,10 @@ state = "{state}"
     [{cri}.containerd.runtimes.runc.options]
       BinaryName = "{oci}"
       SystemdCgroup = {systemd}
+
+# By default containerd asks each shim once a second, which is half of what an emulated machine can compute. Older ones ignore this.
+[plugins."io.containerd.cri.v1.runtime"]
+  stats_collect_period = "30s"
 "#
     )
 }
