@@ -88,7 +88,7 @@ async fn a_new_leader_that_cannot_list_a_kind_holds_says_so_and_tries_again() {
         let why = "nothing is decided before the lists of these kinds are complete: Node";
         assert_eq!(ready(&replica).await, (503, why.into()));
         let leads = |says: &str| replica.served.metrics.text().unwrap().contains(&format!("nrh_leader {says}\n"));
-        assert!(leads("0"), "whoever decides nothing is no leader to an alert");
+        assert!(leads("0"), "a replica that decides nothing does not count as the leader");
         world.api.unhook();
         resolved(&world).await;
         assert!(leads("1"));

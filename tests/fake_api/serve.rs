@@ -322,6 +322,10 @@ fn status(code: u16, reason: &str, message: &str) -> Response<Answer> {
         answer["message"] = json!("Cannot evict pod as it would violate the pod's disruption budget.");
         answer["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": message}]});
     }
+    if message.starts_with("metadata.uid") {
+        let cause = json!({"reason": "FieldValueInvalid", "field": "metadata.uid", "message": message});
+        answer["details"] = json!({"causes": [cause]});
+    }
     json_answer(code, &answer)
 }
 

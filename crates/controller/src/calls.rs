@@ -254,12 +254,24 @@ mod tests {
 
     use super::*;
 
+    fn answer(status: Status) -> CallError {
+        CallError::Api { what: "reading Node w1".to_owned(), source: Box::new(kube::Error::Api(Box::new(status))) }
+    }
+
+    /// The API server calls a patch with another uid invalid (422), and no conflict (409).
+    #[test]
+    fn a_patch_of_an_object_that_was_replaced_is_a_conflict_and_another_invalid_one_a_refusal() {
+        for (field, is_conflict) in [("metadata.uid", true), ("spec.reason", false)] {
+            let status = serde_json::json!({"code": 422, "details": {"causes": [
+                {"reason": "FieldValueInvalid", "field": field, "message": "field is immutable: metadata.uid"}]}});
+            let error = answer(serde_json::from_value(status).unwrap());
+            assert_eq!((error.is_conflict(), error.is_refusal()), (is_conflict, !is_conflict), "{field}");
+        }
+    }
+
     #[test]
     fn only_an_answer_that_stays_the_same_is_a_refusal() {
-        let answered = |code| {
-            let status = Status { code, ..Status::default() };
-            CallError::Api { what: "reading Node w1".to_owned(), source: Box::new(kube::Error::Api(Box::new(status))) }
-        };
+        let answered = |code| answer(Status { code, ..Status::default() });
         for code in [400, 403, 405, 422] {
             assert!(answered(code).is_refusal(), "{code}");
         }

@@ -141,8 +141,7 @@ impl Planner {
         self.applier.settings.rebuild_ledger = ledger_known;
         let began = Instant::now();
         let mut state = self.applier.cache.lock();
-        state.refresh(began, self.applier.clock.now());
-        state.snapshot.clock_disputed = self.applier.clock.disputed();
+        self.applier.refresh(&mut state, began);
         state.snapshot.epoch = epoch;
         state.snapshot.ceiling = self.ceiling;
         let mut decided: Plan = plan(&state.snapshot, &self.applier.settings);

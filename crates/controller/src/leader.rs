@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::Cache;
+use super::cache::{Cache, versions};
 use super::calls::{CallError, Calls, bounded, bounded_opt, post_params};
 use super::clock::{AGREE, Clock, agree};
 use nrh_api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
@@ -293,11 +293,9 @@ impl Election {
     }
 }
 
-/// When this process wrote the lease, by the API server's clock, truncated to the second. The API server records that with each
-/// write.
+/// When this process wrote the lease, by the API server's clock.
 fn written_at(lease: &Lease) -> Option<Timestamp> {
-    let ours = lease.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(CONTROLLER_MANAGER));
-    ours.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+    versions::written_at(&lease.metadata, CONTROLLER_MANAGER)
 }
 
 /// By how much the API server's clock was ahead of the holder's at its last write.

@@ -32,7 +32,7 @@ pub struct ActionCommand {
     pub fault_type: FaultType,
     /// The object to change.
     pub target: Target,
-    /// The only boot in which the node executes it: what it has executed before a power loss it does not know.
+    /// The only boot in which the node executes it: a boot makes the node forget what it has executed.
     pub boot_id: Option<String>,
     /// Seconds after which the node removes the file of `MarkForReboot` by itself.
     pub marker_expires_after_seconds: Option<u32>,

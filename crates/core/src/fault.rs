@@ -15,7 +15,7 @@ pub use subject::{ConditionStatus, Daemon, PodRef, ProcessRef, Role, Subject, Su
 crate::named! {
     /// The kinds of fault that this version can name. Most urgent first among faults of equal severity.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-    // Else it takes the place of the field's in the definition.
+    // Else the definition shows this text in place of that of each optional field.
     #[schemars(description = "")]
     pub enum FaultType {
         /// A container whose sandbox the runtime no longer knows, and that nothing else will remove.

@@ -16,7 +16,7 @@ crate::named! {
     /// What the taint does to pods that do not tolerate it. Never `NoExecute`: that ends pods past their disruption budgets, which a
     /// drain asks.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-    // Else it takes the place of the field's in the definition.
+    // Else the definition shows this text in place of that of each optional field.
     #[schemars(description = "")]
     pub enum TaintEffect {
         /// No new one comes to the node, a DaemonSet's neither: unlike a cordon, hardly anything tolerates this taint.

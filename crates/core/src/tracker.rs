@@ -180,9 +180,9 @@ impl Tracker {
             });
         }
         let is_sighted = findings.sightings.iter().any(|sighting| of_kubelet(sighting.kind));
-        // A kubelet that runs and cannot be asked keeps what it keeps, as far as is known.
-        let runs = findings.kubelet.began.is_some() && !is_sighted;
-        let is_open = !self.kubelet_down() && !runs && (is_sighted || !is_clean(FaultType::KubeletDown));
+        // A kubelet that runs and cannot be asked counts as one that works.
+        let is_unchecked = findings.kubelet.began.is_none() && !is_clean(FaultType::KubeletDown);
+        let is_open = !self.kubelet_down() && (is_sighted || is_unchecked);
         self.report(now, overflow, is_open)
     }
 

@@ -107,6 +107,12 @@ impl Read {
 }
 
 impl Applier {
+    /// Updates everything in the snapshot that depends on time.
+    pub(crate) fn refresh(&self, state: &mut State, now: Instant) {
+        state.refresh(now, self.clock.now());
+        state.snapshot.clock_disputed = self.clock.disputed();
+    }
+
     /// Reads the objects of the action again, and has the engine decide once more.
     ///
     /// The ledger must still be the version that this process wrote. Another leader may have written it while this process was
@@ -135,8 +141,7 @@ impl Applier {
         if let Some(not_enforced) = state.admission.not_enforced(now) {
             return Err(ApplyError::NotNow(not_enforced));
         }
-        state.refresh(now, self.clock.now());
-        state.snapshot.clock_disputed = self.clock.disputed();
+        self.refresh(&mut state, now);
         let pod = read.pod_seen(&state);
         state.snapshot.pods_seen.extend(pod);
         let decided = engine::preflight(&state.snapshot, &self.settings, name, operation);

@@ -9,7 +9,7 @@ use kube::Resource;
 use tokio::time::Instant;
 
 use super::report::ControllerStatus;
-use super::versions::{Versions, version_of};
+use super::versions::{self, Versions, version_of};
 use super::{RemediationRow, State, mirrored, report};
 use nrh_api::condition::status_of;
 use nrh_api::view::View;
@@ -130,9 +130,7 @@ impl Ingest for NodeRuntimeHealth {
         let since_start = state.since_start(now);
         let beat = self.status.as_ref().is_some_and(|status| {
             let was_silent = status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False;
-            let entries = self.metadata.managed_fields.iter().flatten();
-            let of_probe = entries.filter(|entry| entry.manager.as_deref() == Some(PROBE_MANAGER));
-            let written_at = of_probe.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
+            let written_at = versions::written_at(&self.metadata, PROBE_MANAGER);
             let arrivals = state.arrivals.entry(key.to_owned()).or_default();
             status.probe.as_ref().is_some_and(|probe| arrivals.note(probe, written_at, was_silent, now, since_start))
         });

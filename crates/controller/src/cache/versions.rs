@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Largest number of remembered deletions of a kind: many more than happen during one call.
@@ -39,6 +40,13 @@ pub struct Versions {
 /// The version as a number, since versions only rise. 0 where it is not a number; such an object is always taken.
 pub fn version_of(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+/// When this field manager last wrote the object, by the API server's clock, truncated to the second. The API server records that
+/// with each write.
+pub fn written_at(meta: &ObjectMeta, manager: &str) -> Option<Timestamp> {
+    let entries = meta.managed_fields.iter().flatten().filter(|entry| entry.manager.as_deref() == Some(manager));
+    entries.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
 }
 
 impl Versions {

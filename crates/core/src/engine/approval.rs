@@ -99,9 +99,7 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
-            if !current.action.ends_boot() {
-                current.boot_id = boot::of_attempt(cx.cluster, cx.node.name, &current.action, executor);
-            }
+            current.boot_id = boot::of_attempt(cx.cluster, cx.node.name, &current.action, executor);
             executors::note(cx.node, current);
             let record = current.clone();
             attempt::act(cx, update, &record, fault, step);

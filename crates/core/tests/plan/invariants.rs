@@ -456,6 +456,7 @@ fn check_boots(world: &World) {
     }
 }
 
+/// What the world keeps after every pass, however it was disturbed.
 pub fn check_world(world: &World) {
     check_boots(world);
     for node in NODES {
