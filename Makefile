@@ -59,7 +59,7 @@ test: protoc ## All of check in full depth, a real control plane, real nodes (ha
 	@.ci/stages test
 
 .PHONY: test-slow
-test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each kind of write, two machines (40 minutes)
+test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each kind of write, a machine that reboots (25 minutes)
 	@.ci/stages test-slow
 
 .PHONY: demo
@@ -91,7 +91,7 @@ CHURN ?= 60
 
 .PHONY: platform
 platform: setup ## All that is promised, on two machines with PLATFORM=containerd-2.4, an hour (CHURN=60 minutes) of pods that come and go
-	@NRH_PLATFORM=$(PLATFORM) NRH_CHURN_MINUTES=$(CHURN) $(CARGO) test --workspace --test platform -- --ignored --nocapture
+	@NRH_PLATFORM=$(PLATFORM) NRH_CHURN_MINUTES=$(CHURN) $(CARGO) test --workspace --test platform -- --ignored --nocapture promised
 
 .PHONY: oldest
 oldest: setup ## Rights, schemas and admission on the oldest Kubernetes that is supported (20 minutes, the first time ten more)

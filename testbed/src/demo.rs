@@ -21,7 +21,7 @@ mod workloads;
 mod writes;
 
 pub use plot::{play, run};
-pub use workloads::NAMESPACE;
+pub use workloads::{NAMESPACE, some_workloads};
 
 use std::path::PathBuf;
 

@@ -23,7 +23,7 @@ const CLIENT: &str = "/usr/bin/docker";
 /// Seconds until a client that is waited for is ended.
 const CLIENT_LIMIT: &str = "120";
 /// How long the daemon may take to answer: it waits for containers that it had before.
-const READY: Duration = Duration::from_secs(90);
+const READY: Duration = Duration::from_mins(5);
 
 /// Number of the next engine of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);

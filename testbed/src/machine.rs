@@ -39,7 +39,7 @@ pub(crate) const TESTBED: &str = "/usr/local/bin/testbed";
 /// A line for each boot of a machine, on it.
 pub const BOOTS: &str = "/var/log/boots";
 /// How long a machine may take to boot; it needs half a minute when emulated.
-const BOOT: Duration = Duration::from_mins(5);
+const BOOT: Duration = Duration::from_mins(10);
 /// The longest that a command on a machine takes; an image takes half a minute.
 const COMMAND: Duration = Duration::from_mins(5);
 /// How long qemu may take to end.

@@ -12,7 +12,7 @@ use crate::realm::output_of;
 use crate::{assets, view};
 
 /// How long a runtime may take to load its containers: containerd needs 5 s for each one behind an unresponsive shim.
-pub(crate) const RUNTIME_READY: Duration = Duration::from_mins(2);
+pub(crate) const RUNTIME_READY: Duration = Duration::from_mins(6);
 
 impl Node {
     /// Starts the runtime and waits until it has loaded what was there: before that its lists are errors.

@@ -12,7 +12,7 @@ use crate::{Bed, Node, images, packages, state};
 /// Image reference that the shipped manifests name.
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// How long the objects of a folder may take to be accepted.
-const APPLY: Duration = Duration::from_mins(3);
+const APPLY: Duration = Duration::from_mins(8);
 
 /// The programs of this compilation, which tests and the demo run: nothing is compiled a second time.
 pub fn built() -> Result<Programs> {

@@ -14,7 +14,7 @@ use crate::cgroup;
 use crate::process::{self, Identity, wait_until};
 
 /// How long a new init process may take to appear.
-const START: Duration = Duration::from_mins(1);
+const START: Duration = Duration::from_mins(3);
 
 /// Where programs of the machine are.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

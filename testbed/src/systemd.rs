@@ -29,7 +29,7 @@ const PROGRAMS: [&str; 2] = ["containerd", "kubelet"];
 /// Not in any folder where programs are searched, on most distributions.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 /// How long it may take until it answers; it takes half a second.
-const BOOT: Duration = Duration::from_mins(2);
+const BOOT: Duration = Duration::from_mins(6);
 
 /// How a unit stands, in systemd's own words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How long nodes may take to become Ready; machines need half a minute, others a few seconds.
-const NODES_READY: Duration = Duration::from_mins(4);
+const NODES_READY: Duration = Duration::from_mins(10);
 
 /// What a bed shall have.
 #[derive(Debug, Clone)]

@@ -263,7 +263,7 @@ fn nothing_of_the_probe_piles_up() {
         played.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         samples
     });
-    bed.kubectl(&["delete", "deployment/churn", "--timeout=120s"]).unwrap();
+    bed.kubectl(&["delete", "deployment/churn", "--timeout=480s"]).unwrap();
     until("nothing is told any more", GONE, || faults_of(&told(node, nrh)).is_empty());
     until("no call is out", GONE, || calls_out(&told(node, nrh)) == 0);
     // What has served its purpose ends by itself some seconds later.

@@ -52,7 +52,7 @@ fn established(bed: &Bed) {
     applies(bed, &["apply", "--server-side", "--force-conflicts", "-k", &crds]);
     for (_, crd) in crds::all() {
         let name = format!("crd/{}", crd.metadata.name.as_deref().unwrap());
-        applies(bed, &["wait", "--for=condition=Established", "--timeout=30s", &name]);
+        applies(bed, &["wait", "--for=condition=Established", "--timeout=180s", &name]);
         let object: Value = serde_json::from_str(&bed.kubectl(&["get", &name, "-o", "json"]).unwrap()).unwrap();
         for condition in object["status"]["conditions"].as_array().unwrap() {
             let good = ["Established", "NamesAccepted"].contains(&condition["type"].as_str().unwrap());

@@ -23,7 +23,7 @@ pub fn up(name: &str) -> Option<Bed> {
 pub fn install(bed: &Bed) -> Result<()> {
     bed.kubectl(&["apply", "-k", &folder("config/default")])?;
     let ours = ["crd", "-l", "app.kubernetes.io/part-of=nrh"];
-    bed.kubectl(&[&["wait", "--for=condition=Established", "--timeout=30s"], ours.as_slice()].concat())?;
+    bed.kubectl(&[&["wait", "--for=condition=Established", "--timeout=180s"], ours.as_slice()].concat())?;
     Ok(())
 }
 

@@ -41,9 +41,8 @@ pub(super) trait Act {
     /// What the operator may write beside its own objects.
     fn writes(&self, stage: &Stage) -> Vec<Write>;
     /// Longest time from the injection to a cure; then the act has failed.
-    fn limit(&self, stage: &Stage) -> Duration {
-        // Without KVM a machine is several times slower.
-        Duration::from_mins(if stage.sick.is_machine() { 10 } else { 5 })
+    fn limit(&self) -> Duration {
+        Duration::from_mins(10)
     }
 }
 
@@ -114,7 +113,7 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
 /// What was seen when, and why the last check failed.
 fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Option<anyhow::Error>) {
     let mut seconds = Seconds::default();
-    let end = Instant::now() + stage.limit.unwrap_or_else(|| act.limit(stage));
+    let end = Instant::now() + stage.limit.unwrap_or_else(|| act.limit());
     loop {
         let now = || Some((injection.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         if seconds.detected.is_none() && stage.confirmed(act.fault()) {

@@ -76,7 +76,7 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
     bed.kubectl_input(&["apply", "-f", "-"], &workloads::some_workloads(&WORKLOADS))?;
     for name in WORKLOADS {
         let what = format!("daemonset/{name}");
-        bed.kubectl(&["-n", workloads::NAMESPACE, "rollout", "status", &what, "--timeout=300s"])?;
+        bed.kubectl(&["-n", workloads::NAMESPACE, "rollout", "status", &what, "--timeout=480s"])?;
     }
     let thresholds = thresholds(&programs.nrh)?;
     let one = |node: &Node, variant: &Variant| -> Result<Report> {

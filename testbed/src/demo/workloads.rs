@@ -19,7 +19,7 @@ pub(super) fn workloads(sick: &str) -> String {
 }
 
 /// Some of the workloads that run on every real node.
-pub(super) fn some_workloads(names: &[&str]) -> String {
+pub fn some_workloads(names: &[&str]) -> String {
     let mut text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
     for name in names {
         text.push_str(&daemon_set(name, r#"["work"]"#, "kubernetes.io/os: linux"));

@@ -20,7 +20,7 @@ const HOLD: &str = "/run/nrh-hold-runc";
 /// What a call that hangs waits for.
 pub(crate) const NOBODY_WRITES: &str = "/run/nrh-nobody-writes";
 /// How long a kubelet may take to have a container made.
-const MADE: Duration = Duration::from_mins(2);
+const MADE: Duration = Duration::from_mins(6);
 /// How long the caller of a `create` that hangs waits for it. A kubelet gives up after four minutes, and containerd ends the script then.
 const DEADLINE: Duration = Duration::from_mins(15);
 

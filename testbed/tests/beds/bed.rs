@@ -73,7 +73,7 @@ pub fn two_real_nodes_run_pods(bed: &Bed) {
         bed.kubectl_input(&["apply", "-f", "-"], &daemon_set(name, host_network)).unwrap();
     }
     for name in ["pod-network", "host-network"] {
-        eventually(Duration::from_mins(3), || pods(bed, name), |pods| *pods == BOTH_RUN);
+        eventually(Duration::from_mins(8), || pods(bed, name), |pods| *pods == BOTH_RUN);
     }
     assert!(bed.kubectl(&["logs", "daemonset/pod-network", "-c", "reach"]).unwrap().contains("10.0.0.1:443 answers"));
 
@@ -82,7 +82,7 @@ pub fn two_real_nodes_run_pods(bed: &Bed) {
     requests_are_recorded(bed);
     bed.kubectl(&["delete", "daemonset", "pod-network", "host-network"]).unwrap();
     eventually(
-        Duration::from_mins(1),
+        Duration::from_mins(8),
         || [pods(bed, "pod-network"), pods(bed, "host-network")].concat(),
         Vec::is_empty,
     );
@@ -145,10 +145,10 @@ fn programs_stop_and_start(bed: &Bed) {
     };
     let before = renewed();
     node.start_kubelet(KubeletStart::default()).unwrap();
-    eventually(Duration::from_secs(20), kubelets, |&n| n == 1);
+    eventually(Duration::from_mins(2), kubelets, |&n| n == 1);
     // Until it reports, what the API says of its pods is from before its stop.
-    eventually(Duration::from_mins(3), renewed, |now| !now.is_empty() && *now != before);
-    eventually(Duration::from_mins(3), || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
+    eventually(Duration::from_mins(8), renewed, |now| !now.is_empty() && *now != before);
+    eventually(Duration::from_mins(8), || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
 }
 
 fn requests_are_recorded(bed: &Bed) {
@@ -191,11 +191,11 @@ fn a_killed_owner_leaves_nothing_running() {
     let name = format!("killed-{}", owner.0.id());
     let bed = Bed::attach(&name).unwrap();
     let (network, _held) = (bed.network_id().to_owned(), bed.network().unwrap());
-    bed.wait_ready(21, Duration::from_mins(3)).unwrap();
+    bed.wait_ready(21, Duration::from_mins(8)).unwrap();
     assert!(process::members("net", &network).len() > 8);
 
     drop(owner);
-    eventually(Duration::from_secs(20), || process::members("net", &network), Vec::is_empty);
+    eventually(Duration::from_mins(2), || process::members("net", &network), Vec::is_empty);
     assert!(!bed.realm().alive());
     drop(bed);
     // Folders cannot remove themselves: the next bed does it.

@@ -14,7 +14,7 @@ use crate::sick::{self, Place};
 use crate::until::until;
 
 /// How long Kubernetes may take for something that it does by itself.
-const SOON: Duration = Duration::from_mins(3);
+const SOON: Duration = Duration::from_mins(8);
 
 /// A node of its own on the shared bed, and pods on it.
 struct Stage {

@@ -176,9 +176,9 @@ fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
     for name in ["tenant", "shared"] {
         bed.kubectl(&["exec", name, "--", "/bin/sh", "-c", ": >/flood/never"]).unwrap();
     }
-    bed.kubectl(&["wait", "pod", "tenant", "shared", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s"])
+    bed.kubectl(&["wait", "pod", "tenant", "shared", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=480s"])
         .unwrap();
-    bed.kubectl(&["delete", "pod", "tenant", "shared", "late", "--timeout=120s"]).unwrap();
+    bed.kubectl(&["delete", "pod", "tenant", "shared", "late", "--timeout=480s"]).unwrap();
 }
 
 /// Vendors of devices put scripts in front of `runc`. The processes of such a node are called otherwise, and nothing else is.
@@ -197,7 +197,7 @@ fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
     for name in names {
         ready(&bed, name);
     }
-    bed.kubectl(&["delete", "pod", "third", "--timeout=120s"]).unwrap();
+    bed.kubectl(&["delete", "pod", "third", "--timeout=480s"]).unwrap();
     let began = Instant::now();
     while began.elapsed() < QUIET {
         assert_eq!(others(&bed, &node, ""), Vec::<String>::new());
@@ -259,7 +259,7 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
     println!("remediation: {ours}");
     assert!(ours.to_string().contains("it was frozen, and is not frozen any more"), "{ours}");
     bed.kubectl(&["delete", "remediationpolicy", "thaw"]).unwrap();
-    bed.kubectl(&["delete", "pod", "frozen", "--timeout=120s"]).unwrap();
+    bed.kubectl(&["delete", "pod", "frozen", "--timeout=480s"]).unwrap();
 }
 
 /// A shim that answers late makes its pod go late.
@@ -298,5 +298,5 @@ fn a_slow_rolling_update_of_a_daemon_set_is_no_stuck_pod() {
         assert_eq!(is_stuck(), None, "{:?} after the pod was gone", gone.elapsed());
         sleep(Duration::from_secs(1));
     }
-    bed.kubectl(&["delete", "daemonset", "rolled", "--timeout=120s"]).unwrap();
+    bed.kubectl(&["delete", "daemonset", "rolled", "--timeout=480s"]).unwrap();
 }

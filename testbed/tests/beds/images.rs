@@ -30,7 +30,7 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
         // The account that pods of a namespace have is made a moment after the namespace.
         let start = Instant::now();
         while let Err(error) = bed.kubectl_input(&["apply", "-f", "-"], &text.to_string()) {
-            assert!(start.elapsed() < Duration::from_mins(1), "{error:#}");
+            assert!(start.elapsed() < Duration::from_mins(3), "{error:#}");
             sleep(Duration::from_millis(200));
         }
     };
@@ -45,7 +45,7 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
         runs.yes() && pod("reach").phase == "Succeeded"
     };
     while !done() {
-        assert!(start.elapsed() < Duration::from_mins(3), "{:?} {:?}", pod("product"), pod("reach"));
+        assert!(start.elapsed() < Duration::from_mins(8), "{:?} {:?}", pod("product"), pod("reach"));
         sleep(Duration::from_millis(200));
     }
     bed.kubectl(&["delete", "pod", "product", "reach"]).unwrap();

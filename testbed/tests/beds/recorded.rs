@@ -14,7 +14,7 @@ use crate::until::until;
 /// A recording ends when it is made. In play an act that was refused on the node, of which no timeline tells, is waited for as one
 /// that did not help: for the step's five minutes.
 const LONGER: &str = "20m";
-const ENDS: Duration = Duration::from_mins(3);
+const ENDS: Duration = Duration::from_mins(8);
 
 /// What was decided for a node: actions in their order, and how its last remediation ended. How many remediations it takes hangs on seconds.
 #[derive(Debug, Default, PartialEq)]

@@ -17,9 +17,9 @@ use crate::until::until;
 /// A threshold of a minute and a half, or three minutes where the machine is short of CPU, and what a busy machine adds.
 const NAMED: Duration = Duration::from_mins(8);
 /// Two clean checks, also after the kubelet was away.
-const CLEARED: Duration = Duration::from_mins(2);
+const CLEARED: Duration = Duration::from_mins(8);
 /// Until a pod runs.
-const RUNS: Duration = Duration::from_mins(2);
+const RUNS: Duration = Duration::from_mins(8);
 
 /// A node's object.
 pub fn health(bed: &Bed, node: &Node) -> Option<Value> {
@@ -284,7 +284,7 @@ fn forge(bed: &Bed, node: &Node) {
             "securityContext": {"runAsUser": 65534}, "tolerations": [{"operator": "Exists"}],
             "containers": [container("kubelet", &[&kubelet]), container("shim", &[&[shim.as_str()], &serves[..]].concat()), hung]}});
     bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
-    bed.kubectl(&["wait", "pod", "forger", "--for=condition=Ready", "--timeout=120s"]).unwrap();
+    bed.kubectl(&["wait", "pod", "forger", "--for=condition=Ready", "--timeout=480s"]).unwrap();
 }
 
 /// Six that complete their start within half an hour are a loop, which is confirmed a minute later. Each has to be seen, although a

@@ -38,7 +38,7 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     let kubectl = |args: &[&str]| bed.kubectl(args).unwrap();
     let installed = everything(bed);
     assert!(installed.len() > before.len() + 10, "{installed:?}");
-    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
+    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=480s"]);
     // Not the one that other acts were for: what was done there lately would speak against more.
     let node = &bed.nodes()[1];
     let labels = json!({"app": "victim"});
@@ -48,15 +48,15 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     }});
     bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
     let victim = || view::pod(&|| bed.command("kubectl"), "default", "victim").unwrap().unwrap();
-    until("the victim runs", Duration::from_mins(3), || victim().ready);
+    until("the victim runs", Duration::from_mins(8), || victim().ready);
     bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
     let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
     let unschedulable = || kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]) == "true";
-    until("the node is cordoned", Duration::from_mins(3), unschedulable);
+    until("the node is cordoned", Duration::from_mins(8), unschedulable);
 
     // The commands of docs/how-to/upgrade-and-uninstall.md, in its order.
-    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
-    kubectl(&["delete", "noderemediations", "--all", "--timeout=180s"]);
+    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=480s"]);
+    kubectl(&["delete", "noderemediations", "--all", "--timeout=480s"]);
     assert!(!unschedulable(), "the cordon is taken back before the remediation is gone");
     let standing = || {
         let types =
@@ -65,7 +65,7 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     };
     assert!(standing(), "the controller writes conditions of Nodes by default");
     kubectl(&["-n", "nrh-system", "set", "env", "deployment/nrh-controller", "NRH_NODE_CONDITIONS="]);
-    until("the conditions of the Nodes are removed", Duration::from_mins(3), || !standing());
+    until("the conditions of the Nodes are removed", Duration::from_mins(8), || !standing());
     let labelled = || {
         let kinds = "ns,crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,\
                      validatingadmissionpolicybinding,flowschema,prioritylevelconfiguration";
@@ -73,7 +73,7 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     };
     assert!(labelled().lines().count() > 30, "{}", labelled());
     let folder = nrh_testbed::workspace().join("config/default").display().to_string();
-    kubectl(&["delete", "-k", &folder, "--timeout=300s"]);
+    kubectl(&["delete", "-k", &folder, "--timeout=480s"]);
 
     assert_eq!(labelled(), "");
     assert_eq!(everything(bed), *before);
@@ -88,5 +88,5 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
     let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
     let shim = frozen.victim.process.unwrap();
-    until("the shim is resumed", Duration::from_mins(5), || process::state(shim.pid).is_some_and(|state| state != 'T'));
+    until("the shim is resumed", Duration::from_mins(8), || process::state(shim.pid).is_some_and(|state| state != 'T'));
 }

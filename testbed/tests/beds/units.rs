@@ -16,7 +16,7 @@ const KUBELET: &str = "kubelet.service";
 const CONTAINERD: &str = "containerd.service";
 /// Longer than systemd waits before it starts either again.
 const RESTART: Duration = Duration::from_secs(12);
-const RUNS: Duration = Duration::from_mins(2);
+const RUNS: Duration = Duration::from_mins(8);
 
 #[test]
 fn a_node_is_run_by_systemd() {

@@ -76,8 +76,7 @@ spec:
 #[test]
 #[ignore = "slow: make platform"]
 fn what_is_promised_holds_on_the_platform() {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: machines need root on Linux: tap devices in a network namespace");
+    if !is_root() {
         return;
     }
     let platform = platform();
@@ -127,6 +126,37 @@ fn what_is_promised_holds_on_the_platform() {
         }
     }
 
+    leaves_nothing(bed);
+}
+
+/// A light node beside it takes what is drained, and half of what two machines compute.
+#[test]
+#[ignore = "slow: make test-slow"]
+fn a_machine_is_rebooted_once_and_is_well_again() {
+    if !is_root() {
+        return;
+    }
+    let programs = operator::shipped().unwrap();
+    let options = BedOptions { name: "rebooted".into(), nodes: 1, machines: 1, ..BedOptions::default() };
+    let mut bed = Bed::up(options).unwrap();
+    operator::load_image(&bed, bed.nodes(), &programs).unwrap();
+    operator::apply_folder(&bed, "config/default").unwrap();
+    bed.kubectl_input(&["apply", "-f", "-"], &demo::some_workloads(&["net-a"])).unwrap();
+    operator::wait(&bed).unwrap();
+    bed.kubectl(&["-n", demo::NAMESPACE, "rollout", "status", "daemonset/net-a", "--timeout=600s"]).unwrap();
+    println!("{}", reboots_once(&mut bed));
+    leaves_nothing(bed);
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("SKIPPED: machines need root on Linux: tap devices in a network namespace");
+    }
+    root
+}
+
+fn leaves_nothing(bed: Bed) {
     let (name, network, _held) = (bed.name().to_owned(), bed.network_id().to_owned(), bed.network().unwrap());
     bed.down().unwrap();
     assert_eq!(Bed::leftovers(&name, &network), Vec::<String>::new());

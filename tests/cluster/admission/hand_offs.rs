@@ -29,7 +29,7 @@ fn remediators_come(bed: &Bed) -> Result<()> {
     ] {
         bed.kubectl_input(&["apply", "-f", "-"], &definitions(group, version, kind))?;
     }
-    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
+    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=180s"])?;
     bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
     let to_olga = ["--role=reboots", "--serviceaccount=default:olga"];
     bed.kubectl(&[&["create", "rolebinding", "reboots", "-n", "medik8s"], &to_olga[..]].concat())?;

@@ -44,7 +44,7 @@ pub fn install(stage: &Stage<'_>) -> Result<()> {
     // What Metal3 works on.
     bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
     bed.kubectl_input(&["apply", "-f", "-"], &machine_rights())?;
-    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
+    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=180s"])?;
     for (api_version, kind) in KINDS {
         let template = json!({"apiVersion": api_version, "kind": format!("{kind}Template"),
             "metadata": {"name": "automatic", "namespace": "medik8s"}, "spec": {"template": {"spec": spec(kind)}}});

@@ -23,7 +23,7 @@ const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 const JUST_BEGUN: [f64; 2] = [12.0, 45.0];
 
 /// How long the successor of a deleted pod may take to run.
-const SUCCESSOR: Duration = Duration::from_mins(3);
+const SUCCESSOR: Duration = Duration::from_mins(8);
 
 /// See the module.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Act for BackOff {
         ]
     }
 
-    fn limit(&self, _: &Stage) -> Duration {
+    fn limit(&self) -> Duration {
         // Well before the back-off would have ended by itself.
         Duration::from_secs_f64(BACK_OFF - 60.0)
     }

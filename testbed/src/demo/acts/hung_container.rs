@@ -67,7 +67,7 @@ impl Act for HungContainer {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the control gets well once its shim goes on", std::time::Duration::from_mins(1), || {
+        wait("the control gets well once its shim goes on", std::time::Duration::from_mins(5), || {
             self.resolved(stage, injection)
         })
     }

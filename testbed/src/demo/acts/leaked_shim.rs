@@ -44,7 +44,7 @@ impl Act for LeakedShim {
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
         let pod = stage.running_pod(DAEMON_SET)?;
         let injection = faults::leaked_shim(&stage.sick, &pod.uid)?;
-        wait("the pod is replaced", Duration::from_mins(3), || stage.daemon_set_runs(DAEMON_SET, None))?;
+        wait("the pod is replaced", Duration::from_mins(8), || stage.daemon_set_runs(DAEMON_SET, None))?;
         Ok(injection)
     }
 
@@ -82,7 +82,7 @@ impl Act for LeakedShim {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the leaked shim of the control ends", Duration::from_secs(30), || Ok(!injection.is_there(&stage.sick)))
+        wait("the leaked shim of the control ends", Duration::from_mins(3), || Ok(!injection.is_there(&stage.sick)))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

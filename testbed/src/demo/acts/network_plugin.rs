@@ -53,7 +53,7 @@ impl Act for NetworkPlugin {
         self.old = pods.iter().map(|pod| pod.uid.clone()).collect();
         let gate = faults::hang_cni_add(&stage.sick)?;
         pods.iter().try_for_each(|pod| stage.delete_pod(pod))?;
-        faults::await_gate_holder(&stage.sick, &gate, Duration::from_mins(3))
+        faults::await_gate_holder(&stage.sick, &gate, Duration::from_mins(8))
     }
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
@@ -83,7 +83,7 @@ impl Act for NetworkPlugin {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the pods of the control run", Duration::from_secs(90), || self.resolved(stage, injection))
+        wait("the pods of the control run", Duration::from_mins(5), || self.resolved(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

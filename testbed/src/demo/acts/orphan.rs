@@ -97,7 +97,7 @@ impl Act for Orphan {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the node gets well once the orphan is gone", Duration::from_mins(2), || self.resolved(stage, injection))
+        wait("the node gets well once the orphan is gone", Duration::from_mins(8), || self.resolved(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {
