@@ -199,7 +199,7 @@ impl Bed {
             tether.cut();
         }
         // The kernel ends them all at once, but not in no time.
-        wait_until(Duration::from_secs(20), || process::members("net", network).is_empty());
+        wait_until(Duration::from_mins(3), || process::members("net", network).is_empty());
         cgroup::remove(&self.name)?;
         let left = state::leftovers(&self.name, network);
         if !left.is_empty() {

@@ -82,7 +82,7 @@ pub(crate) fn leftovers(bed: &str) -> Vec<PathBuf> {
 /// Removes the groups of a bed whose processes have ended.
 pub(crate) fn remove(bed: &str) -> Result<()> {
     // The kernel lets go of a group a moment after its last process.
-    let gone = wait_until(Duration::from_secs(5), || {
+    let gone = wait_until(Duration::from_mins(3), || {
         for group in leftovers(bed) {
             remove_tree(&group);
             if let Some(root) = group.parent() {

@@ -32,7 +32,7 @@ use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
 
 /// How long the kernel or the runtime may take to show what was just done.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_mins(5);
 
 /// Which fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -244,12 +244,12 @@ impl Node {
         for child in below {
             if !child.wait_gone(Duration::from_secs(2)) {
                 child.signal(Signal::KILL)?;
-                if !child.wait_gone(Duration::from_secs(10)) {
+                if !child.wait_gone(Duration::from_mins(3)) {
                     bail!("{name} of {} ({}) does not end", self.name, child.pid)
                 }
             }
         }
-        if daemon.wait_gone(Duration::from_secs(10)) {
+        if daemon.wait_gone(Duration::from_mins(3)) {
             return Ok(());
         }
         bail!("{name} of {} ({}) does not end", self.name, daemon.pid)

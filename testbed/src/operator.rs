@@ -72,7 +72,7 @@ pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
 
 /// A node's object.
 pub fn health(bed: &Bed, node: &str) -> Result<Value> {
-    let text = bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json", "--request-timeout=10s"])?;
+    let text = bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json", "--request-timeout=60s"])?;
     Ok(serde_json::from_str(&text)?)
 }
 

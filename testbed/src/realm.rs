@@ -163,7 +163,7 @@ echo $!"#;
     /// Ends the realm: the kernel kills every process in it.
     pub(crate) fn kill(&self) -> Result<()> {
         self.init.signal(Signal::KILL)?;
-        if self.init.wait_gone(Duration::from_secs(20)) {
+        if self.init.wait_gone(Duration::from_mins(3)) {
             return Ok(());
         }
         bail!("init {} does not end", self.init.pid)

@@ -30,7 +30,7 @@ pub(crate) use runtime::{
 use crate::node::Node;
 
 /// How long one question may take.
-pub const LIMIT: Duration = Duration::from_secs(15);
+pub const LIMIT: Duration = Duration::from_mins(2);
 
 /// How long a shim has for the question whether its container runs.
 pub const TASK_LIMIT: Duration = Duration::from_secs(3);

@@ -8,9 +8,11 @@ use nrh_testbed::demo::report::Report;
 use nrh_testbed::stand_in::mutant::Mutation;
 use nrh_testbed::unprivileged;
 
-/// As shipped it takes a little over a minute, more on a busy machine. A mutant gets as long: what it does see and do
-/// has to have happened by then, and what it does not, it would not do later either.
+/// For a mutant: as shipped it takes a little over a minute. What a mutant does see and do has to have happened by then, and what it
+/// does not, it would not do later either.
 const LIMIT: Duration = Duration::from_mins(6);
+/// As shipped, on a machine so busy that hangs need minutes until they are confirmed.
+const SHIPPED_LIMIT: Duration = Duration::from_mins(20);
 
 fn says(report: &Report, what: &str) -> bool {
     report.objections.iter().any(|objection| objection.contains(what))
@@ -28,7 +30,10 @@ fn the_judge_finds_fault_with_every_mutant_and_none_with_the_operator_unchanged(
     let variants: Vec<Variant> = incidents
         .iter()
         .flat_map(|&incident| mutations.map(|mutation| (incident, mutation)))
-        .map(|(incident, mutation)| Variant { incident, mutation, limit: LIMIT })
+        .map(|(incident, mutation)| {
+            let limit = if mutation.is_some() { LIMIT } else { SHIPPED_LIMIT };
+            Variant { incident, mutation, limit }
+        })
         .collect();
     let reports = play(&variants).unwrap();
     for (variant, report) in variants.iter().zip(&reports) {

@@ -29,9 +29,9 @@ const EVERY: Duration = Duration::from_secs(5);
 const CHURN: Duration = Duration::from_secs(20);
 /// Until a fault is named, and until it is gone: what takes longest waits for a minute and checks once a minute.
 const NAMED: Duration = Duration::from_mins(8);
-const GONE: Duration = Duration::from_mins(4);
+const GONE: Duration = Duration::from_mins(10);
 /// For how long the probe may give no answer on a machine that is busy.
-const HELD_UP: Duration = Duration::from_mins(1);
+const HELD_UP: Duration = Duration::from_mins(5);
 /// What memory may grow by although nothing leaks: an allocator never gives everything back.
 const SLACK_MIB: f64 = 1.0;
 /// Threads, descriptors and tasks that may be there for a moment.

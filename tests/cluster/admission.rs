@@ -101,7 +101,7 @@ fn install(bed: &Bed) -> Result<()> {
     }
     // Bound by the scheduler; nobody starts them, which the token does not need.
     let arguments = ["wait", "pod", "-n", "nrh-node", "-l", "app.kubernetes.io/name=nrh-probe"];
-    let ends = std::time::Instant::now() + Duration::from_mins(1);
+    let ends = std::time::Instant::now() + Duration::from_mins(10);
     loop {
         let waited = bed.kubectl(&[&arguments[..], &["--for=condition=PodScheduled", "--timeout=10s"]].concat());
         let count = bed.kubectl(&["get", "pod", "-n", "nrh-node", "-o", "name"])?.lines().count();
@@ -123,7 +123,7 @@ fn uninstall(bed: &Bed) -> Result<()> {
     bed.kubectl(&["delete", "-k", &plane::folder("config/default"), "--wait=false"])?;
     let kinds = "namespace,crd,clusterrole,clusterrolebinding,flowschema,prioritylevelconfiguration,\
         validatingadmissionpolicy,validatingadmissionpolicybinding";
-    let ends = std::time::Instant::now() + Duration::from_secs(90);
+    let ends = std::time::Instant::now() + Duration::from_mins(10);
     loop {
         // Nobody runs the pods, so nobody tells that they have ended.
         for namespace in ["nrh-node", "nrh-system"] {
@@ -136,7 +136,7 @@ fn uninstall(bed: &Bed) -> Result<()> {
             return Ok(());
         }
         if std::time::Instant::now() > ends {
-            bail!("still there after 90 s:\n{left}{roles}");
+            bail!("still there after 10 min:\n{left}{roles}");
         }
         std::thread::sleep(Duration::from_secs(1));
     }

@@ -165,6 +165,11 @@ impl Events {
         self.put(Notice::new(about, kind, action, text.to_owned()));
     }
 
+    /// Whether one more event can wait to be sent.
+    pub fn has_room(&self) -> bool {
+        self.0.capacity() > 0
+    }
+
     fn put(&self, notice: Notice) {
         if let Err(error) = self.0.try_send(notice) {
             tracing::warn!(error = %error, "an event was dropped");
@@ -297,6 +302,18 @@ mod tests {
             (Kind::RemediationFailed, "remediation w1-a: no step is left".to_owned()),
         ];
         assert_eq!(reported, expected);
+    }
+
+    #[test]
+    fn a_full_queue_has_no_room_until_an_event_is_sent() {
+        let (events, mut sent) = channel();
+        for number in 0..WAITING {
+            assert!(events.has_room(), "{number}");
+            events.not_enforced(number.to_string());
+        }
+        assert!(!events.has_room());
+        assert_eq!(sent.0.try_recv().unwrap().note, "0");
+        assert!(events.has_room());
     }
 
     /// A remediation whose Job has started.

@@ -125,7 +125,7 @@ fn start_mutant(node: &Node, mutation: Mutation) -> Result<()> {
     let argv = [mutant::RUNTIME, "--socket", mutant::SOCKET, "--mutation", &mutation.name()].map(str::to_owned);
     node.start(mutant::RUNTIME, &argv)?;
     let there = || node.root_path(mutant::SOCKET).exists();
-    if crate::process::wait_until(Duration::from_secs(10), there) {
+    if crate::process::wait_until(Duration::from_mins(3), there) {
         return Ok(());
     }
     bail!("{} of {} does not listen", mutant::RUNTIME, node.name)

@@ -102,7 +102,7 @@ struct Items<T> {
 }
 
 fn get<T: DeserializeOwned>(mut kubectl: Command, arguments: &[&str]) -> Result<T> {
-    kubectl.arg("get").args(arguments).args(["--output", "json", "--request-timeout", "10s"]);
+    kubectl.arg("get").args(arguments).args(["--output", "json", "--request-timeout", "60s"]);
     let text = bounded::output(&mut kubectl, LIMIT)?;
     serde_json::from_str(&text).with_context(|| format!("the answer to get {}", arguments.join(" ")))
 }

@@ -141,7 +141,7 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
         Runs::Yes => panic!("a frozen shim answers"),
     }
     // The other pod's shim answers, and the API server and the lists see nothing at all.
-    assert_eq!(stage.runs(&other.uid), Runs::Yes);
+    until("the other pod's shim answers", SOON, || stage.runs(&other.uid).yes());
     assert!(stage.pod("agent").unwrap().ready);
     let lists = stage.lists();
     assert!(lists.containers.iter().find(|c| c.id == frozen.victim.containers[0]).unwrap().running());
@@ -199,7 +199,7 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
 
     leaked.lift(&stage.node).unwrap();
     until("the shim is gone", SOON, || !alive(&leaked));
-    assert!(stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
+    until("both shims answer", SOON, || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
     let allowed = Allowed::default().pods("default", "agent-").program(&stage.node.name, "containerd");
     assert_eq!(view::diff(&before, &stage.snapshot(), &allowed).0, []);
 }

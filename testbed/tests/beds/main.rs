@@ -6,7 +6,8 @@
 //! sick    faults, sight: the operator by the shipped manifests, in dry run; one well node for the controller
 //! units   restarts, units: nodes under systemd; the operator with policies that restart
 //! hostile hostile: the operator by the shipped manifests, in dry run; nodes whose pods and vendors do what they like
-//! healed  healing: the bed's own promises, images, the demo's acts, the uninstall, one after the other
+//! healed  healing: the bed's own promises, images, the demo's acts, one after the other
+//! removed uninstall: the operator is removed in the midst of a remediation, and installed again
 //! ```
 //! Three beds stand at a time. All tests have to run at once (`--test-threads=32`), or a shared bed goes down and comes up again between
 //! two of them.

@@ -199,7 +199,7 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     let same = [before[0] == after[0], before[1] == after[1]];
     assert!(after.iter().all(Option::is_some) && same == [!is_kubelet, is_kubelet], "{before:?}, then {after:?}");
     ready_anew(bed, node, &last);
-    assert_eq!(running(node), containers, "no container was ended");
+    until("no container was ended", RUNS, || running(node) == containers);
     // The command stood in the node's own object, and the answer stands beside it.
     let report: Value =
         serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).unwrap()).unwrap();
@@ -220,7 +220,7 @@ fn both_down(bed: &Bed, node: &Node) {
     ready_anew(bed, node, &last);
     let after = daemons(node);
     assert!(after.iter().all(Option::is_some) && after != before, "{after:?}");
-    assert_eq!(running(node), containers, "no container was ended");
+    until("no container was ended", RUNS, || running(node) == containers);
 }
 
 /// A person has stopped a unit, and nothing in the policy says that it is to be started then.

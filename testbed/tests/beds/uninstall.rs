@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nrh_testbed::{Bed, faults, images, operator, process, view};
+use nrh_testbed::{Bed, BedOptions, faults, images, operator, process, view};
 use serde_json::json;
 
+use crate::shared::{alone, is_root, room};
 use crate::until::until;
 
 /// A policy that cordons, repairs, and then watches for minutes whether that lasts.
@@ -26,20 +27,37 @@ spec:
 ";
 
 /// What a cluster has is compared by name: everything cluster-wide, and roles.
-pub fn everything(bed: &Bed) -> BTreeSet<String> {
+fn everything(bed: &Bed) -> BTreeSet<String> {
     let kinds = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,priorityclasses,\
                  validatingadmissionpolicies,validatingadmissionpolicybindings,roles,rolebindings,nodes";
     let text = bed.kubectl(&["get", kinds, "-A", "-o", "name"]).unwrap();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+#[test]
+fn an_uninstall_takes_the_cordon_back_and_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    let _room = room();
+    let programs = operator::built().unwrap();
+    let coming_up = alone();
+    let bed = Bed::up(BedOptions { name: "removed".into(), ..BedOptions::default() }).unwrap();
+    let before = everything(&bed);
+    operator::load_image(&bed, bed.nodes(), &programs).unwrap();
+    operator::apply_folder(&bed, "config/default").unwrap();
+    operator::wait(&bed).unwrap();
+    drop(coming_up);
+    takes_the_cordon_back_and_leaves_nothing(&bed, &before);
+    bed.down().unwrap();
+}
+
 /// Removes the operator, and what is left has to be what was there `before` it.
-pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>) {
+fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>) {
     let kubectl = |args: &[&str]| bed.kubectl(args).unwrap();
     let installed = everything(bed);
     assert!(installed.len() > before.len() + 10, "{installed:?}");
     kubectl(&["delete", "remediationpolicies", "--all", "--timeout=480s"]);
-    // Not the one that other acts were for: what was done there lately would speak against more.
     let node = &bed.nodes()[1];
     let labels = json!({"app": "victim"});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim", "labels": labels}, "spec": {
@@ -78,7 +96,6 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     assert_eq!(labelled(), "");
     assert_eq!(everything(bed), *before);
     let ours = "jsonpath={.items[*].metadata.annotations} {.items[*].metadata.labels} {.items[*].spec}";
-    // Simulated ones have a label of ours from the bed itself.
     let nodes = kubectl(&["get", "nodes", "real-1", "real-2", "-o", ours]);
     assert!(nodes.contains("kubernetes.io/hostname") && !nodes.contains("runtimehealth.io"), "{nodes}");
 

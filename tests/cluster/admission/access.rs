@@ -21,7 +21,7 @@ const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 const SYSTEM_PODS: &str = "/api/v1/namespaces/nrh-system/pods";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Policies and roles need a moment to be known to the server.
-const SETTLES: Duration = Duration::from_secs(20);
+const SETTLES: Duration = Duration::from_mins(5);
 /// Nodes that have reports: the first one is that of the callers who are a node.
 const NODES: [&str; 2] = ["worker-1", "worker-2"];
 

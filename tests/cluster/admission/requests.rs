@@ -17,7 +17,7 @@ use crate::remediators::template;
 /// Pods of the probe and of Jobs.
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
 
-const ANSWERS: Duration = Duration::from_secs(10);
+const ANSWERS: Duration = Duration::from_mins(1);
 
 pub fn report(node: &str) -> String {
     format!("{REPORTS}/{node}")

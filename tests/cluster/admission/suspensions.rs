@@ -40,7 +40,7 @@ pub async fn owned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.allowed(admin, "the owner again", metadata(json!({"ownerReferences": before}))).await;
     // Deleted in the foreground it goes by a finalizer that the garbage collector takes off.
     admin.must(&create(REPORTS, ours("NodeRuntimeHealth", "born", json!({})))).await?;
-    bed.kubectl(&["delete", "noderuntimehealth", "born", "--cascade=foreground", "--timeout=60s"])?;
+    bed.kubectl(&["delete", "noderuntimehealth", "born", "--cascade=foreground", "--timeout=600s"])?;
     cases.note("the garbage collector takes its finalizer off", true, "");
     Ok(())
 }

@@ -40,7 +40,7 @@ fn has(found: &[Finding], subject: &str, verdict: &str, part: &str) -> Result<()
 
 /// Waits for such a finding: admission takes a moment to learn of a change.
 fn until(bed: &Bed, subject: &str, verdict: &str, part: &str) -> Result<()> {
-    let ends = Instant::now() + Duration::from_secs(30);
+    let ends = Instant::now() + Duration::from_mins(10);
     loop {
         let found = has(&checked(bed)?.0, subject, verdict, part);
         if found.is_ok() || Instant::now() > ends {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::objects::policy;
 
 /// How long the server may take to go by another definition.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(10);
 /// As many windows as a policy may have.
 const AT_ONCE: usize = 16;
 

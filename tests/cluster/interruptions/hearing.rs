@@ -18,7 +18,7 @@ use crate::interruptions::{LIMIT, Stage, kill, start, until};
 const NODE: &str = "hears";
 const PROBE: &str = "system:serviceaccount:nrh-node:nrh-probe";
 /// At rest a probe reports every five minutes. What is answered within this time did not wait for a report.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(3);
 /// Until nothing new is seen any more, and nothing was asked for some time.
 const REST: Duration = Duration::from_secs(20);
 
@@ -34,7 +34,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     nodes.patch_status(NODE, &PatchParams::default(), &Patch::Merge(&node)).await?;
     let probe = probe(stage).await?;
     let reports: Api<NodeRuntimeHealth> = Api::all(stage.admin.clone());
-    until("its first report", SOON, async || Ok(sequence(&reports).await?.filter(|sequence| *sequence > 0))).await?;
+    until("its first report", LIMIT, async || Ok(sequence(&reports).await?.filter(|sequence| *sequence > 0))).await?;
     tokio::time::sleep(REST).await;
 
     let commands: Api<NodeCommand> = Api::all(stage.upstream.clone());

@@ -35,7 +35,9 @@ use crate::plane;
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_CASE";
-/// How long a write may follow after all is settled, and what a dead leader has sent may still arrive.
+/// How long the last write may follow after all is settled.
+const FOLLOWS: Duration = Duration::from_secs(10);
+/// How long what a dead leader has sent may still arrive.
 const TRAILS: Duration = Duration::from_millis(300);
 
 /// The write that is to be the leader's last one.
@@ -204,7 +206,7 @@ impl Range<'_> {
             settled = self.settled(node) => {
                 settled.context("without a crash")?;
                 // The last write may be under way.
-                tokio::time::timeout(TRAILS, self.gone.notified()).await.is_ok()
+                tokio::time::timeout(FOLLOWS, self.gone.notified()).await.is_ok()
             }
         };
         let mut hit = None;

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// How long a process may take to end, once it has to.
-const ENDS: Duration = Duration::from_secs(20);
+const ENDS: Duration = Duration::from_mins(3);
 
 pub struct Process {
     identity: Identity,

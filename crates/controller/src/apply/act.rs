@@ -116,6 +116,10 @@ impl Applier {
             Operation::RunJob(command) => self.run_job(command).await,
             Operation::GiveCommand(command) => self.give_command(command, live).await,
             Operation::HandOff(params) => Box::pin(self.hand_off(operation_id, params, live)).await,
+            // Its Event is queued with its result.
+            Operation::Notify(_) if !self.events.has_room() => {
+                Err(ApplyError::NotNow("too many Events wait to be sent".to_owned()))
+            }
             Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
         }
     }
