@@ -68,7 +68,7 @@ fn now(collectors: &Collectors) -> Observations {
 
 /// Waits for a change after which `done` holds; fails loudly with what was seen last.
 async fn until(collectors: &Collectors, what: &str, mut done: impl FnMut(&Observations) -> bool) -> Observations {
-    let waited = tokio::time::timeout(Duration::from_mins(1), async {
+    let waited = tokio::time::timeout(Duration::from_mins(5), async {
         loop {
             let seen = now(collectors);
             if done(&seen) {
@@ -80,7 +80,7 @@ async fn until(collectors: &Collectors, what: &str, mut done: impl FnMut(&Observ
     });
     match waited.await {
         Ok(seen) => seen,
-        Err(elapsed) => panic!("{elapsed}: waited a minute for {what}; last seen: {:#?}", now(collectors)),
+        Err(elapsed) => panic!("{elapsed}: waited five minutes for {what}; last seen: {:#?}", now(collectors)),
     }
 }
 
