@@ -59,7 +59,7 @@ test: protoc ## All of check in full depth, a real control plane, real nodes (ha
 	@.ci/stages test
 
 .PHONY: test-slow
-test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each kind of write, a machine that reboots (25 minutes)
+test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each kind of write, a machine that reboots (half an hour)
 	@.ci/stages test-slow
 
 .PHONY: demo

@@ -83,9 +83,7 @@ fn main() -> Result<()> {
 fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     let programs = operator::shipped()?;
     let bed = Bed::up(BedOptions { name: "bench-detect".into(), nodes: 1, ..BedOptions::default() })?;
-    operator::load_image(&bed, bed.nodes(), &programs)?;
-    operator::apply_folder(&bed, "config/default")?;
-    operator::wait(&bed)?;
+    operator::install(&bed, &programs)?;
     let node = bed.nodes().first().context("a node")?;
     pods::fill(&bed, node, pods)?;
     std::thread::sleep(SETTLE);

@@ -42,9 +42,7 @@ fn main() -> Result<()> {
     packages::ensure(packages::BENCH, true)?;
     let programs = operator::shipped()?;
     let bed = Bed::up(BedOptions { name: "bench-probe".into(), nodes: 1, ..BedOptions::default() })?;
-    operator::load_image(&bed, bed.nodes(), &programs)?;
-    operator::apply_folder(&bed, "config/default")?;
-    operator::wait(&bed)?;
+    operator::install(&bed, &programs)?;
     let node = bed.nodes().first().context("a node")?;
     let mut lines = Vec::new();
     // Told after each part: what is measured already outlives a failure of the next one.

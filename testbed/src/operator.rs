@@ -39,6 +39,13 @@ pub fn load_image(bed: &Bed, nodes: &[Node], programs: &Programs) -> Result<()> 
     real.iter().try_for_each(|node| node.import(&archive))
 }
 
+/// Installs the operator on all nodes of a bed as shipped, and waits until it runs.
+pub fn install(bed: &Bed, programs: &Programs) -> Result<()> {
+    load_image(bed, bed.nodes(), programs)?;
+    apply_folder(bed, "config/default")?;
+    wait(bed)
+}
+
 /// Applies a folder of the project, such as `config/default`.
 pub fn apply_folder(bed: &Bed, folder: &str) -> Result<()> {
     let path = state::workspace().join(folder).display().to_string();

@@ -31,7 +31,7 @@ const CHURN: Duration = Duration::from_secs(20);
 const NAMED: Duration = Duration::from_mins(8);
 const GONE: Duration = Duration::from_mins(10);
 /// For how long the probe may give no answer on a machine that is busy.
-const HELD_UP: Duration = Duration::from_mins(5);
+const HELD_UP: Duration = Duration::from_mins(1);
 /// What memory may grow by although nothing leaks: an allocator never gives everything back.
 const SLACK_MIB: f64 = 1.0;
 /// Threads, descriptors and tasks that may be there for a moment.

@@ -172,13 +172,13 @@ mod tests {
         for _ in 0..100 {
             slow.push(send(address, HALF).await);
         }
-        let answer = timeout(Duration::from_mins(1), ask(address, FINE)).await.unwrap();
+        let answer = timeout(Duration::from_secs(2), ask(address, FINE)).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok"), "{answer}");
         // The oldest were closed for it, the newest are open.
         let closed = 100 + 1 - CONNECTIONS;
         let newest = slow.split_off(closed);
         for stream in slow {
-            timeout(Duration::from_mins(1), rest(stream)).await.expect("one of the oldest is open");
+            timeout(Duration::from_secs(2), rest(stream)).await.expect("one of the oldest is open");
         }
         for stream in newest {
             assert!(stream.try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));

@@ -90,7 +90,7 @@ mod tests {
         command.args(["-c", "sh -c 'sleep 60; true'; true"]);
         let error = output(&mut command, Duration::from_millis(200)).unwrap_err();
         assert!(error.to_string().contains("did not answer within 200ms"), "{error}");
-        assert!(before.elapsed() < Duration::from_secs(50));
+        assert!(before.elapsed() < Duration::from_secs(5));
     }
 
     #[test]

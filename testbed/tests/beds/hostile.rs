@@ -161,12 +161,12 @@ fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
         (&json!(late.uid), &json!(shim)),
         "{seen}"
     );
-    let mut told = String::new();
-    until("the probe tells of its processes", SOON, || {
-        processes(&bed, &node).map(|collector| told = collector).is_some()
+    let mut message = String::new();
+    until("the probe reports on the processes", SOON, || {
+        processes(&bed, &node).map(|reported| message = reported).is_some()
     });
-    println!("processes: {told}");
-    assert!(told.contains(&format!("beyond {KEPT} processes")) && told.contains("are not checked"), "{told}");
+    println!("processes: {message}");
+    assert!(message.contains(&format!("beyond {KEPT} processes")) && message.contains("are not checked"), "{message}");
     assert_eq!(others(&bed, &node, "HungContainer"), Vec::<String>::new());
     frozen.lift(&node).unwrap();
     until("nothing is told any more", SOON, || fault(&bed, &node, "HungContainer").is_none());

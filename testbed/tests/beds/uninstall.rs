@@ -44,9 +44,7 @@ fn an_uninstall_takes_the_cordon_back_and_leaves_nothing() {
     let coming_up = alone();
     let bed = Bed::up(BedOptions { name: "removed".into(), ..BedOptions::default() }).unwrap();
     let before = everything(&bed);
-    operator::load_image(&bed, bed.nodes(), &programs).unwrap();
-    operator::apply_folder(&bed, "config/default").unwrap();
-    operator::wait(&bed).unwrap();
+    operator::install(&bed, &programs).unwrap();
     drop(coming_up);
     takes_the_cordon_back_and_leaves_nothing(&bed, &before);
     bed.down().unwrap();

@@ -139,10 +139,8 @@ fn a_machine_is_rebooted_once_and_is_well_again() {
     let programs = operator::shipped().unwrap();
     let options = BedOptions { name: "rebooted".into(), nodes: 1, machines: 1, ..BedOptions::default() };
     let mut bed = Bed::up(options).unwrap();
-    operator::load_image(&bed, bed.nodes(), &programs).unwrap();
-    operator::apply_folder(&bed, "config/default").unwrap();
+    operator::install(&bed, &programs).unwrap();
     bed.kubectl_input(&["apply", "-f", "-"], &demo::some_workloads(&["net-a"])).unwrap();
-    operator::wait(&bed).unwrap();
     bed.kubectl(&["-n", demo::NAMESPACE, "rollout", "status", "daemonset/net-a", "--timeout=600s"]).unwrap();
     println!("{}", reboots_once(&mut bed));
     leaves_nothing(bed);

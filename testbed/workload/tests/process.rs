@@ -33,7 +33,7 @@ fn work_ends_at_once_on_sigterm() {
     let before = Instant::now();
     signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(before.elapsed() < Duration::from_mins(1));
+    assert!(before.elapsed() < Duration::from_secs(2));
 }
 
 #[test]

@@ -22,7 +22,7 @@ const FAULTY: usize = 40;
 /// Jobs that have been made when it is suspended.
 const UNDER_WAY: usize = 8;
 /// A call that was under way may arrive so long after the controller's word.
-const BOUND: Duration = Duration::from_secs(5);
+const BOUND: Duration = Duration::from_secs(1);
 /// For how long it is checked whether anything starts.
 const WATCH_TIME: Duration = Duration::from_secs(10);
 

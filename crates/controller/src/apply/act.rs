@@ -118,7 +118,7 @@ impl Applier {
             Operation::HandOff(params) => Box::pin(self.hand_off(operation_id, params, live)).await,
             // Its Event is queued with its result.
             Operation::Notify(_) if !self.events.has_room() => {
-                Err(ApplyError::NotNow("too many Events wait to be sent".to_owned()))
+                Err(ApplyError::NotNow("its Event cannot be queued: too many Events wait to be sent".to_owned()))
             }
             Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
         }
