@@ -17,7 +17,7 @@ use crate::caller::{client, refused, whoami, within};
 use crate::cli::ApproveArgs;
 use crate::core::fault::Target;
 use crate::core::moment::clock;
-use crate::core::remediation::{Approval, Remediation};
+use crate::core::remediation::{Approval, Remediation, StepRecord};
 use crate::core::text::bounded;
 use crate::objects;
 use crate::terminal::print_as;
@@ -38,31 +38,30 @@ pub(crate) async fn approve(client: Client, args: ApproveArgs) -> anyhow::Result
     let remediations: Vec<Remediation> = listed.iter().map(convert::remediation).collect();
     let waiting = waiting(&remediations, args.what.as_deref())?;
     let Some(operation) = args.operation else {
-        let listed: Vec<Waiting<'_>> = waiting.iter().filter_map(|remediation| Waiting::of(remediation)).collect();
-        return print_as(args.print.output, &listed, |_| list_waiting(&waiting));
+        let steps: Vec<WaitingStep<'_>> = waiting.iter().map(WaitingStep::new).collect();
+        return print_as(args.print.output, &steps, |_| list_waiting(&waiting));
     };
-    let Some(remediation) = waiting.iter().find(|remediation| remediation.unanswered() == Some(operation.as_str()))
-    else {
-        bail!("operation {operation} does not wait for approval (any more); what does:\n{}", list_waiting(&waiting));
+    let Some(approved @ (remediation, _)) = waiting.iter().find(|(_, step)| step.operation_id == operation) else {
+        bail!("operation {operation} does not wait for approval; these do:\n{}", list_waiting(&waiting));
     };
     let api: Api<NodeRemediation> = Api::all(client.clone());
     let by = whoami(client).await?;
     let approval = Approval { approved_by: by, operation_id: operation };
     let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
-    let approved = within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.map_err(|error| {
+    let written = within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.map_err(|error| {
         let what = format!("cannot approve {} in remediation {}", approval.operation_id, remediation.name);
         refused(error, &what, "the verbs patch and approve on noderemediations: ClusterRole nrh:approver")
     })?;
-    print_as(args.print.output, &approved, |_| {
-        let (by, what, name) = (&approval.approved_by, line(remediation), &remediation.name);
+    print_as(args.print.output, &written, |_| {
+        let (by, what, name) = (&approval.approved_by, summary(approved), &remediation.name);
         format!("approved by {by}: {what}; `kubectl get nrem {name}` shows the result\n")
     })
 }
 
-/// A waiting step, in the form of `-o json`.
+/// A step that awaits approval, as `-o json` and `-o yaml` print it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Waiting<'a> {
+struct WaitingStep<'a> {
     remediation: &'a str,
     node: &'a str,
     policy: &'a str,
@@ -75,10 +74,9 @@ struct Waiting<'a> {
     approve_command: String,
 }
 
-impl<'a> Waiting<'a> {
-    fn of(remediation: &'a Remediation) -> Option<Self> {
-        let step = remediation.current_step()?;
-        Some(Self {
+impl<'a> WaitingStep<'a> {
+    fn new(&(remediation, step): &Waiting<'a>) -> Self {
+        Self {
             remediation: &remediation.name,
             node: &remediation.node,
             policy: &remediation.policy,
@@ -88,42 +86,47 @@ impl<'a> Waiting<'a> {
             target: &step.target,
             since: step.scheduled_at,
             approve_command: remediation.approve_command(&step.operation_id),
-        })
+        }
     }
 }
 
-/// Remediations with a waiting step, of this node or of this name.
-fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::Result<Vec<&'e Remediation>> {
-    let all: Vec<&Remediation> = remediations.iter().filter(|remediation| remediation.unanswered().is_some()).collect();
+/// A remediation and its step that awaits approval.
+type Waiting<'a> = (&'a Remediation, &'a StepRecord);
+
+/// The steps that await approval; with `what`, those of that node or remediation.
+fn waiting<'a>(remediations: &'a [Remediation], what: Option<&str>) -> anyhow::Result<Vec<Waiting<'a>>> {
+    let all = remediations.iter().filter_map(|remediation| {
+        remediation.unanswered()?;
+        Some((remediation, remediation.current_step()?))
+    });
+    let all: Vec<Waiting<'_>> = all.collect();
     let Some(what) = what else { return Ok(all) };
-    let its = all.iter().copied().filter(|remediation| remediation.node == what || remediation.name == what);
-    let its: Vec<&Remediation> = its.collect();
+    let is_its = |(remediation, _): &&Waiting<'_>| remediation.node == what || remediation.name == what;
+    let its: Vec<Waiting<'_>> = all.iter().filter(is_its).copied().collect();
     if its.is_empty() {
-        let others = if all.is_empty() { "no other step does".to_owned() } else { list_waiting(&all) };
-        bail!("no step on node (or in remediation) {what} waits for approval; {others}");
+        let others = if all.is_empty() { String::new() } else { format!("; these do:\n{}", list_waiting(&all)) };
+        bail!("no step of node or remediation {what} waits for approval{others}");
     }
     Ok(its)
 }
 
-/// The action and its target, in one sentence.
-fn line(remediation: &Remediation) -> String {
-    let Some(step) = remediation.current_step() else { return String::new() };
+/// The step on one line: action, fault, node and policy.
+fn summary(&(remediation, step): &Waiting<'_>) -> String {
     let text = format!("{} on node {}, policy {}", remediation.purpose(step), remediation.node, remediation.policy);
-    // Names come from the node: they must not move the cursor of the person who decides.
+    // Names come from the node: none may start a new line.
     bounded(&text, MAX_LINE)
 }
 
 /// The waiting steps, with the command that approves each.
-fn list_waiting(waiting: &[&Remediation]) -> String {
+fn list_waiting(waiting: &[Waiting<'_>]) -> String {
     let mut text = String::new();
-    for remediation in waiting {
-        let Some(step) = remediation.current_step() else { continue };
-        let touches = bounded(&serde_json::to_string(&step.target).unwrap_or_default(), MAX_LINE);
+    for waiting @ (remediation, step) in waiting {
+        let target = bounded(&serde_json::to_string(&step.target).unwrap_or_default(), MAX_LINE);
         // A write to a text does not fail.
-        let _ = writeln!(text, "{}", line(remediation));
-        let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.scheduled_at));
-        let yes = remediation.approve_command(&step.operation_id);
-        let _ = writeln!(text, "  why: kubectl describe nrh {}; yes: {yes}", remediation.node);
+        let _ = writeln!(text, "{}", summary(waiting));
+        let _ = writeln!(text, "  waits since {}, target {target}", clock(step.scheduled_at));
+        let command = remediation.approve_command(&step.operation_id);
+        let _ = writeln!(text, "  details: kubectl describe nrh {}; approve: {command}", remediation.node);
     }
     if text.is_empty() { "no step waits for approval\n".to_owned() } else { text }
 }
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_with_what_a_yes_would_touch() {
+    fn a_waiting_step_is_listed_with_its_target() {
         let all = [
             remediation("w1", "AwaitingApproval", "another"),
             remediation("w2", "Scheduled", "w2-op"),
@@ -160,7 +163,7 @@ mod tests {
         assert!(!text.contains("w2") && !text.contains("w3"), "{text}");
         assert_eq!(waiting(&all, Some("w1-e")).unwrap().len(), 1);
         let error = waiting(&all, Some("w2")).unwrap_err().to_string();
-        assert!(error.contains("node (or in remediation) w2") && error.contains("w1-op"), "{error}");
+        assert!(error.contains("node or remediation w2") && error.contains("w1-op"), "{error}");
         assert_eq!(list_waiting(&[]), "no step waits for approval\n");
     }
 }

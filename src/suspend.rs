@@ -95,12 +95,7 @@ impl SuspendTarget {
 /// The current suspension with its reason, where it is not the caller's own: another person's, or one without a name, for
 /// example of a script.
 fn of_another(now: Suspension<'_>, me: &str) -> Option<String> {
-    let text = now.suspended_by_text().filter(|_| now.by != Some(me))?;
-    Some(match now.by {
-        Some(_) => text,
-        None if now.reason.is_empty() => text,
-        None => format!("in nobody's name: {text}"),
-    })
+    now.suspended_by_text().filter(|_| now.by != Some(me))
 }
 
 /// The whole suspension: no part of an earlier one stays under another name.
@@ -237,7 +232,7 @@ mod tests {
         assert_eq!(of(his.clone(), "ann").unwrap(), "by bob: disk swap");
         assert_eq!(of(his, "bob"), None);
         let unsigned = json!({"suspend": true, "reason": "by bob: disk swap"});
-        assert_eq!(of(unsigned, "ann").unwrap(), "in nobody's name: \"by bob: disk swap\"");
+        assert_eq!(of(unsigned, "ann").unwrap(), "in nobody's name: by bob: disk swap");
         assert_eq!(of(json!({"suspend": true}), "ann").unwrap(), "in nobody's name");
         assert_eq!(of(json!({"suspend": false, "suspendedBy": "bob"}), "ann"), None, "it is lifted");
     }

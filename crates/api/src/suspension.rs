@@ -1,11 +1,11 @@
-//! A suspension, of one node or of everything: whether it stands, by whom, and why.
+//! The suspension of one node or of the cluster: whether, by whom and why.
 
 use nrh_core::text::bounded;
 
-/// Longest text about a suspension, in bytes: a long name and its words.
+/// Longest text about a suspension, in bytes: a name and a reason of 256 characters each.
 pub const MAX_SUSPENSION_TEXT: usize = 520;
 
-/// What stands in the spec of an object that can be suspended.
+/// The suspension in the spec of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Suspension<'a> {
     /// `suspend`.
@@ -30,21 +30,18 @@ pub trait Suspend {
 impl Suspension<'_> {
     /// Who has suspended it and why, if anybody has.
     pub fn suspended_by_text(&self) -> Option<String> {
-        let sentence = match self.by {
-            Some(by) if self.reason.is_empty() => format!("by {by}"),
-            Some(by) => format!("by {by}: {}", self.reason),
-            // It names nobody, whatever it says.
-            None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
-            None if self.reason.is_empty() => "in nobody's name".to_owned(),
-            None => self.reason.to_owned(),
-        };
-        self.suspend.then(|| bounded(&sentence, MAX_SUSPENSION_TEXT))
+        if !self.suspend {
+            return None;
+        }
+        let who = self.by.map_or_else(|| "in nobody's name".to_owned(), |by| format!("by {by}"));
+        let text = if self.reason.is_empty() { who } else { format!("{who}: {}", self.reason) };
+        Some(bounded(&text, MAX_SUSPENSION_TEXT))
     }
 }
 
 /// The sentence that all remediation is suspended: `by` says who has suspended it, and why.
 pub fn suspended_everywhere(by: &str) -> String {
     format!(
-        "remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it, with `--force` if that was another person)"
+        "remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it, with `--force` if another person suspended it)"
     )
 }

@@ -148,7 +148,7 @@ mod tests {
         // An object from before the name was required.
         let before =
             explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();
-        assert!(before.contains("(spec.suspend of its NodeRuntimeHealth): disk swap"), "{before}");
+        assert!(before.contains("(spec.suspend of its NodeRuntimeHealth): in nobody's name: disk swap"), "{before}");
         let bare = explained(|saved| saved.replace("suspend: false", "suspend: true")).unwrap();
         assert!(bare.contains("(spec.suspend of its NodeRuntimeHealth): in nobody's name\n"), "{bare}");
     }

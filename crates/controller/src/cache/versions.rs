@@ -1,17 +1,16 @@
-//! Which version of each object the cache holds, and which objects a re-list has shown to be gone.
+//! Which `resourceVersion` of each object the cache holds, and which objects a re-list has shown to be gone.
 //!
-//! Objects arrive in three ways: by the watch, by re-lists after an interruption, and as answers to the controller's own
-//! writes. The newest version wins, whichever way it came. It also wins over an answer that was read before the object was
-//! deleted, and that arrives after the watch has reported the deletion.
+//! Objects arrive from the watch, from lists, and in responses to the controller's own reads and writes. The newest version
+//! wins, whichever way it came. A deletion wins over a response that was read before it and arrives after.
 //!
-//! Within one history of etcd versions only rise. A list or a write that was sent when an object was known at some version
-//! shows that version or a later one. An older version belongs to another history: etcd was restored from a backup. Then
-//! nothing in the cache is valid: neither objects, nor deletions, nor the ledger. The cache would also never take an object as
-//! new whose version is older than the one it holds. So the cache [records](AllVersions::went_back) that, and the process ends:
-//! the next one reads everything again. These versions alone do not suffice for a repair in place, since a running watch does
-//! not restart. A watch from a version that the new history has not reached is no error to the API server: the watch stays
-//! silent until then. Where no re-list happens for that reason, heartbeats are missed, and the answer to the status write about
-//! that shows the other history.
+//! Within one history of etcd versions only rise. A list, and the response to a write, show each object at the version known
+//! when the request was sent, or later. An older version proves another history: etcd was restored from a backup. Then no
+//! object, deletion or ledger in the cache is valid, and the cache would ignore the older versions. So the cache
+//! [records](AllVersions::went_back) that, the process ends, and the next process lists everything.
+//!
+//! A repair in place would not suffice: a running watch is not restarted, and the API server accepts a watch from a version
+//! that the new history has not reached, and sends nothing until then. If nothing else lists again, heartbeats stop, and the
+//! response to the status write that says so shows the other history.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,25 +24,24 @@ const DELETIONS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Versions {
     known: BTreeMap<String, u64>,
-    /// Keys seen since a re-list began, each with its newest version. Objects that the controller wrote meanwhile are included.
+    /// Keys seen since the re-list began, also in responses to reads and writes, each with its newest version.
     listing: Option<BTreeMap<String, u64>>,
     /// The version at which each object was deleted.
     deleted: BTreeMap<String, u64>,
-    /// The same, in the order of the reports.
+    /// `deleted` in the order of the reports, to forget the oldest.
     deletions: VecDeque<(String, u64)>,
-    /// The first object that was older than possible: which one, and how.
+    /// The first object of another history, with both versions.
     went_back: Option<String>,
     /// Whether a list was complete since the last [`Self::expect_list`].
     synced: bool,
 }
 
-/// The version as a number, since versions only rise. 0 where it is not a number; such an object is always taken.
+/// `resourceVersion` as a number; 0 if it is none, and such an object always replaces the known one.
 pub fn version_of(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// When this field manager last wrote the object, by the API server's clock, truncated to the second. The API server records that
-/// with each write.
+/// When this field manager last changed the object, by the API server's clock, to the second.
 pub fn written_at(meta: &ObjectMeta, manager: &str) -> Option<Timestamp> {
     let entries = meta.managed_fields.iter().flatten().filter(|entry| entry.manager.as_deref() == Some(manager));
     entries.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
@@ -52,7 +50,7 @@ pub fn written_at(meta: &ObjectMeta, manager: &str) -> Option<Timestamp> {
 impl Versions {
     /// Records an object. Returns whether it is newer than the known one.
     pub fn is_news(&mut self, key: &str, version: u64) -> bool {
-        // One that was created again under the same name is newer.
+        // A re-created object has a newer version.
         if version != 0 && self.deleted.get(key).is_some_and(|deleted| version <= *deleted) {
             return false;
         }
@@ -60,17 +58,11 @@ impl Versions {
             let newest = seen.entry(key.to_owned()).or_default();
             *newest = version.max(*newest);
         }
-        match self.known.get_mut(key) {
-            Some(known) if version != 0 && version <= *known => false,
-            Some(known) => {
-                *known = version;
-                true
-            }
-            None => {
-                self.known.insert(key.to_owned(), version);
-                true
-            }
+        if version != 0 && self.known.get(key).is_some_and(|known| version <= *known) {
+            return false;
         }
+        self.known.insert(key.to_owned(), version);
+        true
     }
 
     /// Records a deletion. Returns whether it removes the object that the cache holds.
@@ -102,7 +94,7 @@ impl Versions {
         }
     }
 
-    /// What was listed so far does not suffice any more, and neither does a list that has already begun.
+    /// Discards what was listed, also by a list under way: only a list that begins later counts.
     pub fn expect_list(&mut self) {
         (self.synced, self.listing) = (false, None);
     }
@@ -118,9 +110,8 @@ impl Versions {
     ///
     /// An object may be known at a newer version than a page shows, since the controller wrote it meanwhile: then that version
     /// was seen meanwhile, too. An object that was only seen at an older version than known before is of [another
-    /// history](AllVersions::went_back). One wrong case remains: an object was deleted without a report by the watch, and a
-    /// much earlier read showed it during the list. That object would stay in the cache for ever, so it is right that the next
-    /// process reads everything again.
+    /// history](AllVersions::went_back). One false alarm is possible: the watch missed a deletion, and a much earlier read
+    /// showed the object during the list. A restart helps then too: that object would stay in the cache for ever.
     pub fn finish(&mut self) -> Vec<String> {
         let Some(seen) = self.listing.take() else { return Vec::new() };
         self.synced = true;
@@ -154,7 +145,7 @@ impl Versions {
     }
 }
 
-/// Versions per kind. A kind is there from the start: nothing is decided until its first list is complete.
+/// Versions by kind. All kinds are there from the start: each must be listed before anything is decided.
 #[derive(Debug)]
 pub struct AllVersions(BTreeMap<&'static str, Versions>);
 
@@ -179,8 +170,7 @@ impl AllVersions {
         self.0.iter().filter(|(_, versions)| !versions.synced).map(|(kind, _)| *kind)
     }
 
-    /// The first kind with an object that was older than possible, and how: the API server serves another history than the one
-    /// in the cache.
+    /// The first kind with an object of another history than the cache, and its versions.
     pub fn went_back(&self) -> Option<(&'static str, &str)> {
         self.0.iter().find_map(|(kind, versions)| Some((*kind, versions.went_back.as_deref()?)))
     }

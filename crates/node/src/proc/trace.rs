@@ -1,6 +1,4 @@
-//! What the kernel shows of where a process is, and of its limits and signals, for people who look for a cause.
-//!
-//! None of it is in the memory of the process, so no read takes a lock that a process in state D may hold.
+//! Kernel stacks, limits and signal handlers of a process, for its evidence. Each read can block in the kernel.
 
 use std::io;
 
@@ -11,7 +9,7 @@ use super::handle::{Handle, MAX_STATUS};
 /// Longest stack that is read: the kernel names at most 64 functions.
 const MAX_STACK: usize = 8 << 10;
 /// Longest `limits` that is read.
-const MAX_TEXT: usize = 16 << 10;
+const MAX_LIMITS: usize = 16 << 10;
 
 impl Handle {
     /// The kernel functions it is in, innermost first. Needs `CAP_SYS_ADMIN`.
@@ -26,7 +24,7 @@ impl Handle {
 
     /// Its limits, as the kernel's table.
     pub fn limits(&self) -> io::Result<String> {
-        self.text("limits", MAX_TEXT)
+        self.text("limits", MAX_LIMITS)
     }
 
     /// The signals for which it has a handler: bit 0 is signal 1.

@@ -1,38 +1,36 @@
-//! `CleanupOrphans`: the end of a shim that serves no container, or the removal of a container whose sandbox is gone.
+//! `CleanupOrphans`: kills a leaked or unresponsive shim, or removes a container whose sandbox is gone.
 
 use std::sync::Arc;
-
-use tokio::time::Instant;
 
 use super::{CHECK_INTERVAL, done, failed, no_second_check, process, signal};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
-use crate::deadline::Deadline;
+use crate::deadline::{DeadlineReached, within};
 use nrh_core::action::{CleanupOrphans, Signal};
 use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::{FaultType, ProcessRef, Role};
 use nrh_core::observation::ContainerState;
 use nrh_core::text::is_full_id;
 
-/// The leftover.
+/// What the command names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// A shim that serves no container any more.
     Shim(ProcessRef),
-    /// A shim for which the runtime can wait at its start.
+    /// A stopped shim that may block the start of the runtime.
     UnresponsiveShim(ProcessRef),
     /// A container whose sandbox is gone, by its id.
     Container(String),
 }
 
-/// The leftover, ready to be removed.
+/// What the preflight allows.
 #[derive(Debug)]
 pub(in crate::agent) enum Allowed {
-    /// End this shim.
+    /// Kill this shim.
     Shim(Arc<PinnedProcess>),
-    /// Remove this container; it is stopped first unless it has ended.
+    /// Remove this container.
     Container { cri: Cri, container_id: String, state: ContainerState },
 }
 
@@ -78,7 +76,7 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &
     }
 }
 
-/// Removes exactly one container; one that can be running is stopped first, and is not removed if the stop fails.
+/// Stops the container unless it has exited, then removes it. If the stop fails, it is not removed.
 async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> Result<String, String> {
     if state != ContainerState::Exited {
         let deadline = bounds.stop_grace.saturating_add(bounds.remove);
@@ -91,19 +89,15 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
         Ok(()) | Err(CriError::NotFound) => {}
         Err(error) => return Err(format!("cannot remove container {id}: {error}")),
     }
-    let mut deadline = Deadline::new(bounds.verify, Instant::now());
-    loop {
-        let left = deadline.left();
-        // The last query also has time for an answer.
-        match cri.container_status(id, left.max(CHECK_INTERVAL)).await {
-            Err(CriError::NotFound) => {
-                return Ok(format!("removed container {id} ({state:?}); the runtime does not know it any more"));
-            }
-            answer if left.is_zero() => {
-                return Err(format!("removed container {id}, but the runtime still says {answer:?} of it"));
-            }
-            _ => tokio::time::sleep(CHECK_INTERVAL).await,
+    let gone = async {
+        while !matches!(cri.container_status(id, bounds.verify).await, Err(CriError::NotFound)) {
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
-        deadline.count(Instant::now());
-    }
+    };
+    let late = |DeadlineReached| {
+        let seconds = bounds.verify.as_secs();
+        format!("removed container {id}, but the runtime does not say within {seconds} s that it is gone")
+    };
+    within(bounds.verify, gone).await.map_err(late)?;
+    Ok(format!("removed container {id}, which was {state:?}"))
 }

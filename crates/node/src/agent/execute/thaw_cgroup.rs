@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use tokio::time::Instant;
 
 use super::{CHECK_INTERVAL, done, failed, process};
 use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{PodGroups, is_group_frozen};
-use crate::deadline::Deadline;
+use crate::deadline::{DeadlineReached, within};
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
 use crate::reader::Reader;
@@ -201,20 +200,21 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     })?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
-    let mut deadline = Deadline::new(bounds.verify, Instant::now());
-    loop {
-        let read = Arc::clone(group);
-        let seen =
-            reader.run(bounds.processes, move || is_group_frozen(&read)).await.map_err(|error| cannot(&error))?;
-        if !seen.map_err(|error| cannot(&error))? {
-            return Ok(format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"));
+    let thawed = async {
+        loop {
+            let read = Arc::clone(group);
+            let seen = reader.run(bounds.processes, move || is_group_frozen(&read)).await;
+            if !seen.map_err(|error| cannot(&error))?.map_err(|error| cannot(&error))? {
+                return Ok(format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"));
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
-        if deadline.left().is_zero() {
-            return Err(format!("wrote {wrote} of {what}: it is still frozen"));
-        }
-        tokio::time::sleep(CHECK_INTERVAL).await;
-        deadline.count(Instant::now());
-    }
+    };
+    let late = |DeadlineReached| {
+        let seconds = bounds.verify.as_secs();
+        format!("wrote {wrote} of {what}, but do not see within {seconds} s that it is thawed")
+    };
+    within(bounds.verify, thawed).await.map_err(late)?
 }
 
 /// Thaws the group, and says what was written where. Nothing is written once it `is_late`: nobody waits for it any more, and a person

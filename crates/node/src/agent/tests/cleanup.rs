@@ -177,6 +177,21 @@ async fn an_orphan_that_has_ended_is_removed_where_no_kubelet_works() {
 }
 
 #[tokio::test]
+async fn a_removal_that_the_runtime_does_not_confirm_has_failed_within_its_bound() {
+    let node = Node::new();
+    let mut settings = node.settings();
+    settings.bounds.verify = Duration::from_secs(1);
+    for wrong in [Wrong::Fails, Wrong::Hangs] {
+        let orphan = orphan_of(&node, 2);
+        node.wrong("ContainerStatus", wrong);
+        failed(&settings.execute(&remove(&orphan)).await, "the runtime does not say within 1 s that it is gone");
+        assert_eq!(node.runtime.writes().last(), Some(&format!("RemoveContainer {}", orphan.container)));
+    }
+    let queries = node.runtime.calls().iter().filter(|call| call.starts_with("ContainerStatus")).count();
+    assert!((1..=2).contains(&queries), "each query has the whole bound: {queries}");
+}
+
+#[tokio::test]
 async fn a_container_whose_sandbox_is_there_is_no_orphan() {
     let (node, orphan) = node_with_orphan(1);
     node.runtime.set(|world| world.sandboxes.push(sandbox(&orphan.sandbox, false)));
