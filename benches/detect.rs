@@ -23,6 +23,7 @@ use nrh::node::collectors::{CollectorSettings, Collectors};
 use nrh::node::cri::endpoint::Flags;
 use nrh_testbed::docker::{Docker, Kind, SOCKET};
 use nrh_testbed::faults::{self, Injection};
+use nrh_testbed::patience::SOON;
 use nrh_testbed::process::Identity;
 use nrh_testbed::{Bed, BedOptions, Node, operator, packages};
 use record::Line;
@@ -37,8 +38,6 @@ const AT_ONCE: usize = 4;
 const ALONE: usize = 1;
 /// Longest distance between the beginnings of two.
 const APART: Duration = Duration::from_secs(20);
-/// How long one is waited for.
-const LIMIT: Duration = Duration::from_mins(10);
 /// How often `nrh restart-safe` is asked.
 const QUESTIONS: usize = 5;
 /// Starting many pods is work for everybody, and puts the node under pressure for a minute.
@@ -96,12 +95,11 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     }
     lines.extend(shares(&format!("containerd, {pods} pods, restart-safe"), times, Duration::from_secs(10)));
 
-    let list: Value = serde_json::from_str(&bed.kubectl(&["get", "pods", "-l", "app=fill", "-o", "json"])?)?;
+    let list = bed.get(&["pods", "-l", "app=fill"])?;
     let items = list["items"].as_array().context("pods")?;
     let mut victims = items.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).map(str::to_owned);
     let read = || {
-        let report: Value =
-            serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"])?)?;
+        let report = bed.get(&["noderuntimehealth", &node.name])?;
         let faults = report["status"]["faults"].as_array().cloned().unwrap_or_default();
         let hung = faults.iter().filter(|fault| fault["type"] == "HungContainer");
         let of =
@@ -142,7 +140,7 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     let hung = faults::freeze_shim(node, &victims.next().context("one more pod")?)?;
     let mut answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
     let began = Instant::now();
-    while answer.status.code() != Some(1) && began.elapsed() < LIMIT {
+    while answer.status.code() != Some(1) && began.elapsed() < SOON {
         ensure!(!answer.status.success(), "safe above a hung shim: {answer:?}");
         answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
     }
@@ -238,7 +236,7 @@ fn measured(
         let mut still = Vec::new();
         for mut hang in standing {
             let elapsed = hang.began.elapsed();
-            ensure!(elapsed < LIMIT, "{name}: {} is not confirmed within {LIMIT:?}: {said:?}", hang.victim);
+            ensure!(elapsed < SOON, "{name}: {} is not confirmed within {SOON:?}: {said:?}", hang.victim);
             let state = said.get(&hang.victim);
             if state.is_some() {
                 hang.suspected = hang.suspected.or(Some(elapsed));

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nrh_testbed::patience::ENDS;
 use nrh_testbed::{Bed, BedOptions, Node, operator, packages, process};
 use record::Line;
 
@@ -196,7 +197,7 @@ fn under_logs(bed: &Bed, node: &Node, idle: f64) -> Result<Line> {
 fn against_nobody(bed: &Bed, node: &Node, asked: &[f64; 2]) -> Result<[Line; 2]> {
     let probe = meters::pid(node, "nrh-probe")?;
     bed.kubectl(&["label", "node", &node.name, "runtimehealth.io/probe=disabled"])?;
-    if !process::wait_until(Duration::from_mins(2), || meters::memory(probe, "VmRSS").is_err()) {
+    if !process::wait_until(ENDS, || meters::memory(probe, "VmRSS").is_err()) {
         bail!("the probe's pod is still there");
     }
     std::thread::sleep(Duration::from_secs(30));

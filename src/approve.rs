@@ -96,7 +96,7 @@ type Waiting<'a> = (&'a Remediation, &'a StepRecord);
 /// The steps that await approval; with `what`, those of that node or remediation.
 fn waiting<'a>(remediations: &'a [Remediation], what: Option<&str>) -> anyhow::Result<Vec<Waiting<'a>>> {
     let all = remediations.iter().filter_map(|remediation| {
-        remediation.unanswered()?;
+        remediation.unapproved()?;
         Some((remediation, remediation.current_step()?))
     });
     let all: Vec<Waiting<'_>> = all.collect();

@@ -37,7 +37,6 @@ enum Verdict {
     Failed,
 }
 
-/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Finding {

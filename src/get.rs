@@ -23,8 +23,7 @@ use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
 use crate::core::text::bounded;
 use crate::suspend::everywhere;
-use crate::terminal::OutputFormat;
-use crate::terminal::{self, columns, complain, print, print_as};
+use crate::terminal::{self, OutputFormat, columns, complain, print, print_as};
 
 const TITLES: [&str; 7] = ["NODE", "HEALTH", "FAULT", "RESTART-SAFE", "REMEDIATION", "LAST-SEEN", "ACTIVITY"];
 /// Column of the age, the only one that changes with every heartbeat.

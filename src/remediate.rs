@@ -41,7 +41,6 @@ struct Listed<'r> {
     steps: Vec<ListedStep<'r>>,
 }
 
-/// One step that can be requested.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ListedStep<'r> {

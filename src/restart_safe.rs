@@ -84,7 +84,6 @@ async fn ask(args: &RestartSafeArgs) -> anyhow::Result<NodeRuntimeHealth> {
     }
 }
 
-/// The printed result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer<'a> {

@@ -21,9 +21,8 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use crate::No;
-use crate::api::RemediationPolicy;
-use crate::api::convert;
 use crate::api::policy::PolicyRule;
+use crate::api::{RemediationPolicy, convert};
 use crate::caller::objects_in;
 use crate::cli::{ClusterArgs, SimulateArgs};
 use crate::core::policy::Policy;

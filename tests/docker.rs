@@ -24,10 +24,8 @@ use nrh::node::cri::endpoint::Flags;
 use nrh_testbed::docker::{Client, Docker, Kind, SOCKET};
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::packages;
+use nrh_testbed::patience::SOON;
 use rustix::process::Signal;
-
-/// A threshold of a minute, or three where the machine is short of CPU, and what a busy machine adds.
-const NAMED: Duration = Duration::from_mins(8);
 
 /// How a client ends that waits for a container.
 async fn ended(client: &mut Child) -> ExitStatus {
@@ -80,21 +78,21 @@ impl Probe {
         self.collectors.set_urgent(!self.faults.is_empty());
     }
 
-    async fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
-        let end = Instant::now() + limit;
+    async fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + SOON;
         loop {
             self.check();
             if done(self) {
                 return;
             }
-            assert!(Instant::now() < end, "waited {limit:?} for {what}: {:#?}", self.faults);
+            assert!(Instant::now() < end, "waited {SOON:?} for {what}: {:#?}", self.faults);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
     /// As [`Probe::until`], until a fault is confirmed; recorded as seen since `injected`.
-    async fn confirms(&mut self, what: &str, kind: FaultType, limit: Duration, injected: Instant) {
-        self.until(what, limit, |probe| probe.is_confirmed(kind)).await;
+    async fn confirms(&mut self, what: &str, kind: FaultType, injected: Instant) {
+        self.until(what, |probe| probe.is_confirmed(kind)).await;
         let confirmed = seconds(injected.elapsed());
         Seen { confirmed, ..Seen::of(kind.as_str(), "Docker", Way::Real) }.record();
     }
@@ -168,14 +166,14 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
             seen.tasks.iter().filter(|(_, reading)| matches!(reading, Reading::Done { .. })).collect();
         seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)
     };
-    probe.until("every container's first answer", NAMED, asked).await;
+    probe.until("every container's first answer", asked).await;
     assert_eq!(probe.faults, [], "a healthy engine");
 
     // Frozen, and nobody waits for it: Docker answers from memory, but the containerd behind it has asked the shim in vain.
     let (shim, pid) = docker.shim(&app).unwrap();
     let (foreign, foreign_pid) = docker.shim(&by_hand).unwrap();
     assert!(shim.signal(Signal::STOP).unwrap() && foreign.signal(Signal::STOP).unwrap());
-    probe.confirms("the hung container", FaultType::HungContainer, NAMED, Instant::now()).await;
+    probe.confirms("the hung container", FaultType::HungContainer, Instant::now()).await;
     let evidence = &probe.fault(FaultType::HungContainer).unwrap().evidence;
     assert!(evidence.iter().any(|line| line.starts_with("Tasks/Get of")), "{evidence:?}");
     assert_eq!(state(&docker, &app), "running");
@@ -186,7 +184,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
         let fault = probe.fault(FaultType::HungContainer);
         fault.is_some_and(|fault| fault.evidence.iter().any(|line| line.starts_with("inspect of")))
     };
-    probe.until("an inspect that hangs", NAMED, inspected).await;
+    probe.until("an inspect that hangs", inspected).await;
     let fault = probe.fault(FaultType::HungContainer).unwrap().clone();
     assert!(fault.message.starts_with("container app of shop/web-0 does not answer"), "{}", fault.message);
     assert_eq!(fault.target.container_id.as_deref(), Some(app.as_str()));
@@ -215,20 +213,20 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     let outcome = act(&docker, "resume", CONT, hung, fault.target.clone());
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(ended(&mut stop).await.success());
-    probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
+    probe.until("all well", |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &app).starts_with("exited"));
 
     // The same with a kill: Docker answers again, and only that container has ended.
     let (shim, _) = docker.shim(&sidecar).unwrap();
     shim.signal(Signal::STOP).unwrap();
     let mut stop = docker.begin(&["stop", "-t", "1", &sidecar]).unwrap();
-    probe.until("the second one", NAMED, |probe| probe.is_confirmed(FaultType::HungContainer)).await;
+    probe.until("the second one", |probe| probe.is_confirmed(FaultType::HungContainer)).await;
     let target = probe.fault(FaultType::HungContainer).unwrap().target.clone();
     assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
     let outcome = act(&docker, "kill", KILL, hung, target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     ended(&mut stop).await;
-    probe.until("all well again", NAMED, |probe| probe.faults.is_empty()).await;
+    probe.until("all well again", |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &sidecar).starts_with("exited"));
     let mut left = running(&docker);
     left.sort();
@@ -259,7 +257,7 @@ async fn what_a_restart_and_a_failed_removal_leave_behind_is_named() {
     assert!(docker.docker(&["rm", "-f", &dead]).is_err(), "an immutable file cannot be removed");
 
     let (mut probe, failed) = (Probe::start(&docker), Instant::now());
-    probe.until("the failed removal", NAMED, |probe| probe.fault(FaultType::ContainerStuck).is_some()).await;
+    probe.until("the failed removal", |probe| probe.fault(FaultType::ContainerStuck).is_some()).await;
     let named = seconds(failed.elapsed());
     Seen { named, ..Seen::of(FaultType::ContainerStuck.as_str(), "Docker", Way::Real) }.record();
     let stuck = probe.fault(FaultType::ContainerStuck).unwrap();
@@ -272,7 +270,7 @@ async fn what_a_restart_and_a_failed_removal_leave_behind_is_named() {
     docker.restart().unwrap();
     let restarted = Instant::now();
     assert!(shim.alive() && foreign.alive(), "frozen shims are left behind");
-    probe.confirms("the leaked shim", FaultType::LeakedShim, NAMED, restarted).await;
+    probe.confirms("the leaked shim", FaultType::LeakedShim, restarted).await;
     let leaked: Vec<_> = probe.faults.iter().filter(|fault| fault.kind == FaultType::LeakedShim).collect();
     assert_eq!(leaked.iter().map(|fault| fault.subject.id.as_deref()).collect::<Vec<_>>(), [Some(app.as_str())]);
     assert!(probe.fault(FaultType::HungContainer).is_none(), "{:#?}", probe.faults);
@@ -287,11 +285,11 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Cli
     let mut start = docker.begin(&["start", &stuck]).unwrap();
     let began = Instant::now();
     let mut probe = Probe::start(&docker);
-    probe.until("runc to be called", NAMED, |_| docker.clients(&stuck).len() == 1).await;
+    probe.until("runc to be called", |_| docker.clients(&stuck).len() == 1).await;
     docker.release_clients().unwrap();
 
     let kind = FaultType::RuntimeClientHung;
-    probe.confirms("the hung client", kind, NAMED, began).await;
+    probe.confirms("the hung client", kind, began).await;
     let fault = probe.fault(kind).unwrap().clone();
     assert!(
         fault.message.starts_with("`create` of container stuck of shop/web-0 has made no progress for 30 s"),
@@ -311,11 +309,11 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Cli
     let outcome = act(&docker, "end", KILL, kind, fault.target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(!ended(&mut start).await.success());
-    probe.until("no client that hangs", NAMED, |probe| probe.fault(kind).is_none()).await;
+    probe.until("no client that hangs", |probe| probe.fault(kind).is_none()).await;
     assert_eq!(state(&docker, &app), "running");
     // Docker starts it at the next try.
     docker.docker(&["start", &stuck]).unwrap();
-    probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
+    probe.until("all well", |probe| probe.faults.is_empty()).await;
     assert_eq!(running(&docker).len(), 3);
 }
 

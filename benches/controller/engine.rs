@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use nrh_testbed::process::Identity;
 use nrh_testbed::{Bed, operator};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -48,10 +48,7 @@ impl Program {
     /// Its program, and a kubeconfig with the token of its account in place of the admin's certificate.
     pub fn new(bed: &Bed, nrh: &Path) -> Result<Self> {
         let token = operator::controllers_token(bed, "bench", operator::IMAGE)?;
-        let text = std::fs::read_to_string(bed.kubeconfig_path())?;
-        let mut config: Value = serde_saphyr::from_str(&text)?;
-        let user = config.pointer_mut("/users/0/user").context("a user in the admin's kubeconfig")?;
-        *user = json!({"token": token});
+        let config = bed.kubeconfig(json!({"token": token}))?;
         let kubeconfig = bed.dir().join("controller.kubeconfig");
         std::fs::write(&kubeconfig, config.to_string())?;
         Ok(Self { nrh: nrh.to_owned(), kubeconfig, token, variables: variables(bed)? })
@@ -151,8 +148,8 @@ impl Engine {
 
 /// What the Deployment sets in its container, what is taken from the pod aside.
 fn variables(bed: &Bed) -> Result<Vec<String>> {
-    let text = bed.kubectl(&["-n", "nrh-system", "get", "deployment", "nrh-controller", "-o", "json"])?;
-    let deployment: Deployment = serde_json::from_str(&text)?;
+    let deployment = bed.get(&["deployment", "nrh-controller", "-n", "nrh-system"])?;
+    let deployment: Deployment = serde_json::from_value(deployment)?;
     let pod = deployment.spec.and_then(|spec| spec.template.spec).context("the Deployment has no pod template")?;
     let all = pod
         .containers

@@ -65,7 +65,7 @@ fn main() -> Result<()> {
     operator::apply_folder(&bed, "config/default")?;
     // The shipped one would be a second leader: this benchmark starts its own.
     bed.kubectl(&["-n", "nrh-system", "scale", "deployment/nrh-controller", "--replicas=0"])?;
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
+    bed.apply(POLICY)?;
     let program = Program::new(&bed, &nrh)?;
     let fleet = Arc::new(Fleet::default());
     let mut stage = Stage { bed: &bed, program, fleet, nodes: 0, lines: Vec::new() };

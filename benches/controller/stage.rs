@@ -7,15 +7,13 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use nrh::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use nrh_testbed::Bed;
+use nrh_testbed::patience::SOON;
 use serde_json::json;
 
 use crate::answers::{self, Answers};
 use crate::engine::Program;
 use crate::fleet::Shared;
 use crate::record::Line;
-
-/// How long anything may take before the benchmark gives up.
-pub const LIMIT: Duration = Duration::from_mins(10);
 
 /// Everything but the fault is wide open. The second rule asks nothing of a node.
 pub const POLICY: &str = "
@@ -82,7 +80,7 @@ pub async fn suspend(client: &Client, suspended: bool) -> Result<()> {
 
 /// Asks every so often until it is so.
 pub async fn until(what: &str, every: Duration, holds: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    within(LIMIT, what, every, holds).await
+    within(SOON, what, every, holds).await
 }
 
 /// The same, for that long at most.

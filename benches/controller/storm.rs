@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use kube::Client;
 use nrh::core::fault::FaultState;
+use nrh_testbed::patience::SOON;
 
 use crate::answers::{self, Answers};
 use crate::bare;
 use crate::engine::{CEILING, Engine};
 use crate::fleet::Executor;
 use crate::requests::{Asked, Log, kind, phrase};
-use crate::stage::{LIMIT, Stage, all_closed, at, count, suspend, within};
+use crate::stage::{Stage, all_closed, at, count, suspend, within};
 
 /// Requests that follow the last act: what is written about it, events.
 const TAIL: Duration = Duration::from_secs(5);
@@ -184,7 +185,7 @@ pub fn compare(stage: &mut Stage<'_>, waves: &Waves) -> Result<()> {
 /// Reads the log until so many acts are in it.
 pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
     let mut asked = Asked::default();
-    let limit = LIMIT + EACH * u32::try_from(acts)?;
+    let limit = SOON + EACH * u32::try_from(acts)?;
     let waited = within(limit, "an act for each fault", POLL_INTERVAL, async || {
         asked.extend(log.read()?);
         Ok(asked.acts().len() >= acts)

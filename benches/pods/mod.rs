@@ -1,22 +1,17 @@
 //! Pods that benchmarks put on a node.
 
 use anyhow::Result;
-use nrh_testbed::{Bed, Node, images};
+use nrh_testbed::{Bed, Node, work};
 use serde_json::json;
 
 /// So many pods of one Deployment on the node.
 pub fn apply(bed: &Bed, node: &Node, name: &str, replicas: usize, args: &[&str]) -> Result<()> {
-    let container = json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": args});
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
-            // More than 600 s to start 250 pods is no failure here.
-            "progressDeadlineSeconds": 1200,
-            "template": {"metadata": {"labels": {"app": name}}, "spec": {"nodeName": node.name, "containers": [container]}},
-        },
-    });
-    bed.kubectl_input(&["apply", "-f", "-"], &deployment.to_string()).map(drop)
+    let spec = json!({"nodeName": node.name, "containers": [work::container("main", args)]});
+    let mut deployment = work::set("Deployment", name, &spec);
+    deployment["spec"]["replicas"] = json!(replicas);
+    // More than 600 s to start 250 pods is no failure here.
+    deployment["spec"]["progressDeadlineSeconds"] = json!(1200);
+    bed.apply(&deployment)
 }
 
 /// Fills the node with so many pods, and waits until they run.

@@ -11,12 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::api::NodeCommand;
-use crate::api::convert;
-use crate::api::health::NodeRuntimeHealth;
-use crate::api::policy::RemediationPolicy;
-use crate::api::remediation::NodeRemediation;
+use crate::api::suspension::MAX_SUSPENSION_TEXT;
 use crate::api::view::{command, node, pods, report};
+use crate::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::ReportArrivals;
 use crate::controller::cache::job;
 use crate::controller::cache::report::controller_status;
@@ -26,6 +23,7 @@ use crate::core::fault::MAX_FAULTS;
 use crate::core::plan::PlanSettings;
 use crate::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, Snapshot, TriState};
 use crate::node::fuzz::agent;
+use crate::node::fuzz::checks::is_bounded;
 
 const NODE: &str = "w1";
 /// A report of a container that hangs.
@@ -102,12 +100,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
     assert!(report.faults.len() <= MAX_FAULTS);
     let interval = report.heartbeat.as_ref().map_or(1, |Heartbeat { interval, .. }| interval.as_secs());
     assert!((1..=3600).contains(&interval), "the next heartbeat comes within {interval} s");
-    assert!(
-        report
-            .suspended
-            .as_ref()
-            .is_none_or(|why| crate::node::fuzz::checks::is_bounded(why, crate::api::suspension::MAX_SUSPENSION_TEXT))
-    );
+    assert!(report.suspended.as_ref().is_none_or(|why| is_bounded(why, MAX_SUSPENSION_TEXT)));
     assert!(!report::differs(&report, &report));
     assert_eq!(
         controller_status(&object).sequence,
@@ -184,12 +177,9 @@ pub(super) fn pod_object(data: &[u8]) -> bool {
     let Some(mut suspect) = pods::suspect(&object, now()) else { return false };
     assert!(suspect.waiting.len() <= 16 && suspect.failed.len() <= 16);
     for waiting in &suspect.waiting {
-        assert!(
-            crate::node::fuzz::checks::is_bounded(&waiting.name, 253)
-                && crate::node::fuzz::checks::is_bounded(&waiting.reason, 64)
-        );
+        assert!(is_bounded(&waiting.name, 253) && is_bounded(&waiting.reason, 64));
     }
-    assert!(suspect.failed.iter().all(|failed| crate::node::fuzz::checks::is_bounded(&failed.name, 253)));
+    assert!(suspect.failed.iter().all(|failed| is_bounded(&failed.name, 253)));
     NODE.clone_into(&mut suspect.node);
     let read = BTreeMap::from([(NODE.to_owned(), Duration::ZERO)]);
     decide(&Snapshot { pods: vec![suspect], pods_read: read, ..sick() });
@@ -198,7 +188,7 @@ pub(super) fn pod_object(data: &[u8]) -> bool {
 
 pub(super) fn ledger(data: &[u8]) -> bool {
     let Some(ledger) = std::str::from_utf8(data).ok().and_then(stored::read) else { return false };
-    let written = stored::write(&ledger).unwrap_or_default();
+    let written = serde_json::to_string(&ledger).unwrap_or_default();
     assert_eq!(stored::read(&written).as_ref(), Some(&ledger));
     decide(&Snapshot { ledger: Some(ledger), ..sick() });
     true

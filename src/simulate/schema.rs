@@ -9,9 +9,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use crate::api::RemediationPolicy;
-use crate::api::crds;
 use crate::api::policy::unknown_name;
+use crate::api::{RemediationPolicy, crds};
 use crate::core::matching::LABEL_KEY;
 use crate::core::text::bounded;
 use kube::CustomResourceExt;

@@ -1,6 +1,7 @@
 //! A bed: its life from the first namespace to the last removed folder, and how its users reach into it.
 
 use std::{
+    fmt::Display,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,6 +14,7 @@ use kube::{
     Client, Config,
     api::{Api, ListParams},
 };
+use serde_json::Value;
 
 use crate::{
     assets,
@@ -21,6 +23,7 @@ use crate::{
     client::{config, on_network},
     kwok,
     node::Node,
+    patience::{ENDS, SOON},
     process::{self, wait_until},
     realm::{Realm, Tether, output},
     state::{self, State},
@@ -87,6 +90,13 @@ impl Bed {
         &self.state.kubeconfig
     }
 
+    /// The admin's kubeconfig with other credentials.
+    pub fn kubeconfig(&self, user: Value) -> Result<Value> {
+        let mut config: Value = serde_saphyr::from_str(&fs::read_to_string(self.kubeconfig_path())?)?;
+        *config.pointer_mut("/users/0/user").context("a user in the admin's kubeconfig")? = user;
+        Ok(config)
+    }
+
     /// Configuration of an admin's client, for use inside [`Bed::run`].
     pub async fn client_config(&self) -> Result<Config> {
         config(self.kubeconfig_path()).await
@@ -121,6 +131,16 @@ impl Bed {
         bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&result.stderr).trim())
     }
 
+    /// Applies a manifest.
+    pub fn apply(&self, manifest: &(impl Display + ?Sized)) -> Result<()> {
+        self.kubectl_input(&["apply", "-f", "-"], &manifest.to_string()).map(drop)
+    }
+
+    /// What `kubectl get` tells.
+    pub fn get(&self, what: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&self.kubectl(&[&["get", "-o", "json"], what].concat())?)?)
+    }
+
     /// All requests to the API server so far, in the order of arrival.
     pub fn audit(&self) -> Result<Vec<AuditEntry>> {
         audit::read(&self.dir().join("audit.log"))
@@ -144,8 +164,8 @@ impl Bed {
     }
 
     /// Waits until at least `count` nodes are Ready.
-    pub fn wait_ready(&self, count: usize, limit: Duration) -> Result<()> {
-        let end = Instant::now() + limit;
+    pub fn wait_ready(&self, count: usize) -> Result<()> {
+        let end = Instant::now() + SOON;
         self.run(async move |client| {
             let api: Api<ApiNode> = Api::all(client);
             loop {
@@ -155,7 +175,7 @@ impl Bed {
                     return Ok(());
                 }
                 if Instant::now() > end {
-                    bail!("{ready} of {count} nodes Ready after {limit:?}");
+                    bail!("{ready} of {count} nodes Ready after {SOON:?}");
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
@@ -199,7 +219,7 @@ impl Bed {
             tether.cut();
         }
         // The kernel ends them all at once, but not in no time.
-        wait_until(Duration::from_mins(3), || process::members("net", network).is_empty());
+        wait_until(ENDS, || process::members("net", network).is_empty());
         cgroup::remove(&self.name)?;
         let left = state::leftovers(&self.name, network);
         if !left.is_empty() {

@@ -1,9 +1,10 @@
 //! Control groups of a bed: one subtree per bed, so that what its containers leave behind is known and removed.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, bail};
 
+use crate::patience::ENDS;
 use crate::process::wait_until;
 
 /// Subtree of all beds.
@@ -82,7 +83,7 @@ pub(crate) fn leftovers(bed: &str) -> Vec<PathBuf> {
 /// Removes the groups of a bed whose processes have ended.
 pub(crate) fn remove(bed: &str) -> Result<()> {
     // The kernel lets go of a group a moment after its last process.
-    let gone = wait_until(Duration::from_mins(3), || {
+    let gone = wait_until(ENDS, || {
         for group in leftovers(bed) {
             remove_tree(&group);
             if let Some(root) = group.parent() {

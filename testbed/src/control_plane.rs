@@ -14,13 +14,12 @@ use crate::{
     audit,
     client::on_network,
     network::{CONTROL_PLANE_IP, SERVICE_IP},
+    patience::SOON,
     pki::Pki,
     process::Identity,
     realm::Realm,
 };
 
-/// How long the API server may take; it needs 3 s on an idle machine with two cores.
-const API_READY: Duration = Duration::from_mins(6);
 /// Who the controller manager says it is.
 const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 const SCHEDULER: &str = "system:kube-scheduler";
@@ -141,14 +140,14 @@ impl ControlPlane<'_> {
     /// Waits until the API server says that it is ready and knows who may talk to kubelets.
     fn wait_ready(&self, admin: &Path, needed: &[(&str, Identity)]) -> Result<()> {
         on_network(self.realm.init.pid, admin, async |client| {
-            let end = Instant::now() + API_READY;
+            let end = Instant::now() + SOON;
             loop {
                 let Err(error) = client.request_text(http_get("/readyz")?).await else { break };
                 if let Some((name, _)) = needed.iter().find(|(_, process)| !process.alive()) {
                     bail!("{name} has ended, see {}", self.path(&format!("logs/{name}.log")));
                 }
                 if Instant::now() > end {
-                    return Err(error).context(format!("API server at {SERVICE_IP} not ready after {API_READY:?}"));
+                    return Err(error).context(format!("API server at {SERVICE_IP} not ready after {SOON:?}"));
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::faults::wrapper;
+use crate::patience::SOON;
 use crate::process::{self, Identity, wait_until};
 use crate::realm::{self, Realm, Tether};
 use crate::{cgroup, images, packages, state, view};
@@ -22,8 +23,6 @@ pub const SOCKET: &str = "/run/docker.sock";
 const CLIENT: &str = "/usr/bin/docker";
 /// Seconds until a client that is waited for is ended.
 const CLIENT_LIMIT: &str = "120";
-/// How long the daemon may take to answer: it waits for containers that it had before.
-const READY: Duration = Duration::from_mins(5);
 
 /// Number of the next engine of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -63,7 +62,7 @@ impl Docker {
     pub fn up() -> Result<Self> {
         packages::ensure(packages::BED, false)?;
         packages::ensure(packages::DOCKER, false)?;
-        let program = images::workload_binary(&state::workspace())?;
+        let program = images::workload_binary()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("docker-{}-{number}", std::process::id());
         let mark = state::claim(&name)?;
@@ -96,7 +95,7 @@ impl Docker {
     fn start(&self) -> Result<()> {
         let argv: Vec<String> = DAEMON.iter().map(|word| (*word).to_owned()).collect();
         let daemon = self.realm.daemon(Path::new("/run/dockerd.log"), &argv)?;
-        if wait_until(READY, || !daemon.alive() || self.docker(&["version"]).is_ok()) && daemon.alive() {
+        if wait_until(SOON, || !daemon.alive() || self.docker(&["version"]).is_ok()) && daemon.alive() {
             fs::write(self.dir.join("dockerd.process"), serde_json::to_string(&daemon)?)?;
             return Ok(());
         }
@@ -110,7 +109,7 @@ impl Docker {
     pub fn restart(&self) -> Result<()> {
         let daemon: Identity = serde_json::from_str(&fs::read_to_string(self.dir.join("dockerd.process"))?)?;
         daemon.signal(Signal::TERM)?;
-        if !daemon.wait_gone(READY) {
+        if !daemon.wait_gone(SOON) {
             bail!("dockerd does not end");
         }
         self.start()
@@ -138,7 +137,7 @@ impl Docker {
     pub fn hang_clients(&self, how: Client) -> Result<()> {
         let program = self.root_path(wrapper::SCRIPT);
         match how {
-            Client::Program => drop(fs::copy(images::workload_binary(&state::workspace())?, program)?),
+            Client::Program => drop(fs::copy(images::workload_binary()?, program)?),
             Client::Script => {
                 fs::write(&program, wrapper::script("exec /run/nrh-real/runc"))?;
                 fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;

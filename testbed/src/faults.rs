@@ -27,12 +27,9 @@ pub use wrapper::{freeze_init, hang_create, wrap_runtime};
 
 use crate::layout::Layout;
 use crate::node::{KubeletStart, Node};
-use crate::node_runtime::RUNTIME_READY;
+use crate::patience::SOON;
 use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
-
-/// How long the kernel or the runtime may take to show what was just done.
-const SETTLE: Duration = Duration::from_mins(5);
 
 /// Which fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,12 +155,12 @@ impl Injection {
             Fault::LostSandbox => {
                 let socket = node.socket();
                 let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, self.victim.pod_uid.as_deref());
-                orphans.iter().try_for_each(|id| view::remove_container(&socket, id, SETTLE))
+                orphans.iter().try_for_each(|id| view::remove_container(&socket, id, SOON))
             }
             Fault::StoppedContainers => Ok(()),
             Fault::DuplicateSandbox => {
                 let socket = node.socket();
-                self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SETTLE))?;
+                self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SOON))?;
                 if node.daemon("kubelet").is_none() { node.start_kubelet(KubeletStart::default()) } else { Ok(()) }
             }
             Fault::HungNetworkPlugin => gate::open(node),
@@ -205,7 +202,7 @@ pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     };
     let injection = Injection::now(Fault::FrozenShim, node, victim);
     ensure!(node.signal(process, Signal::STOP)?, "the shim of sandbox {} ended", sandbox.id);
-    ensure!(wait_until(SETTLE, || node.state(process) == Some('T')), "shim {} does not stop", process.pid);
+    ensure!(wait_until(SOON, || node.state(process) == Some('T')), "shim {} does not stop", process.pid);
     if let (Layout::Docker, Some(id)) = (node.layout, injection.victim.containers.first()) {
         // Docker answers for the container until something waits for it.
         node.script(r#"docker stop "$1" >/dev/null 2>&1 </dev/null &"#, &[id])?;
@@ -240,7 +237,7 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     ctr(node, &["tasks", "kill", "--signal", "SIGKILL", &sandbox.id])?;
     // containerd itself may be quicker with the ended task, and a task that is not gone yet cannot lose its container.
     let mut last = Ok(());
-    let removed = wait_until(SETTLE, || {
+    let removed = wait_until(SOON, || {
         last = ctr(node, &["tasks", "rm", &sandbox.id]).and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
         last.is_ok()
     });
@@ -266,7 +263,7 @@ pub fn stop_all_containers(node: &Node) -> Result<Injection> {
     for id in injection.victim.containers.iter().chain(sandboxes) {
         ctr(node, &["tasks", "kill", "--signal", "SIGKILL", id])?;
     }
-    let quiet = wait_until(SETTLE, || {
+    let quiet = wait_until(SOON, || {
         view::lists(&socket, view::LIMIT).is_ok_and(|lists| {
             !lists.containers.iter().any(view::Container::running) && !lists.sandboxes.iter().any(|s| s.ready)
         })
@@ -293,11 +290,11 @@ fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
 
 /// containerd's own client below CRI; what is gone already is no error.
 fn ctr(node: &Node, arguments: &[&str]) -> Result<()> {
-    let call = || bounded::output(node.command("ctr").args(["--namespace", "k8s.io"]).args(arguments), SETTLE);
+    let call = || bounded::output(node.command("ctr").args(["--namespace", "k8s.io"]).args(arguments), SOON);
     let mut done = call();
     // One that has much to do resets connections that it has just accepted. And containerd 2.4.2 panics when an orphan's task ends,
     // since NRI has no sandbox for it: systemd starts containerd again.
-    wait_until(RUNTIME_READY, || {
+    wait_until(SOON, || {
         let again = matches!(&done, Err(error) if error.to_string().contains("connection error"));
         if again {
             done = call();

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::paths;
+use crate::realm::output;
 
 /// The sandbox image: containerd's `sandbox_image`.
 pub const PAUSE_IMAGE: &str = "localhost/nrh-testbed/pause:1";
@@ -31,15 +32,15 @@ const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C link-arg=-Wl,-z,pac
 const PROGRAM: &str = "workload";
 
 /// Builds the static workload binary (once; cargo keeps it) and returns its path.
-pub fn workload_binary(workspace: &Path) -> Result<PathBuf> {
-    let [program] = static_binaries(workspace, "nrh-testbed-workload", ["nrh-testbed-workload"])?;
+pub fn workload_binary() -> Result<PathBuf> {
+    let [program] = static_binaries("nrh-testbed-workload", ["nrh-testbed-workload"])?;
     Ok(program)
 }
 
 /// Builds programs of the workspace so that they need nothing in their image.
 ///
 /// The target is named although it is the host's own: only then does cargo keep the flags away from build scripts.
-pub fn static_binaries<const N: usize>(workspace: &Path, package: &str, names: [&str; N]) -> Result<[PathBuf; N]> {
+pub fn static_binaries<const N: usize>(package: &str, names: [&str; N]) -> Result<[PathBuf; N]> {
     // For machines without a compiler.
     if let Some(folder) = std::env::var_os(PREBUILT) {
         let made = names.map(|name| Path::new(&folder).join(name));
@@ -50,8 +51,7 @@ pub fn static_binaries<const N: usize>(workspace: &Path, package: &str, names: [
     }
     let triple = host_triple()?;
     let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", triple.to_uppercase().replace('-', "_"));
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
-    let mut cargo = cargo(workspace);
+    let (target, mut cargo) = (paths::target(), cargo());
     cargo
         .args(["build", "--release", "--locked", "--package", package])
         .args(names.iter().flat_map(|name| ["--bin", name]))
@@ -61,7 +61,7 @@ pub fn static_binaries<const N: usize>(workspace: &Path, package: &str, names: [
         .env(flags, STATIC_FLAGS)
         // It would win over the flags above.
         .env_remove("RUSTFLAGS");
-    run(&mut cargo)?;
+    output(&mut cargo)?;
     Ok(names.map(|name| target.join(&triple).join("release").join(name)))
 }
 
@@ -75,16 +75,16 @@ pub(crate) fn compiled() -> Result<PathBuf> {
         return Ok(folder.to_owned());
     }
     // Cargo compiles the programs of a package for its tests: one test of each package is enough.
-    let mut cargo = cargo(&paths::workspace());
+    let mut cargo = cargo();
     cargo.args(["test", "--locked", "--workspace", "--no-run", "--test", "repository", "--test", "supervise"]);
-    run(&mut cargo).context("compile the programs that run on a bed")?;
+    output(&mut cargo).context("compile the programs that run on a bed")?;
     Ok(paths::target().join("debug"))
 }
 
 /// A cargo that builds the same thing whoever calls: a shell, `cargo run`, or the test of any package.
-pub(crate) fn cargo(workspace: &Path) -> Command {
+fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace);
+    cargo.current_dir(paths::workspace());
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_the_caller(name)) {
         cargo.env_remove(name);
     }
@@ -202,7 +202,7 @@ pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &
             fs::copy(&library, place(&library)?).with_context(|| format!("copy {library}"))?;
         }
         // Each node unpacks the image, so it holds no debug information.
-        run(Command::new("strip").arg("-o").arg(place(path)?).arg(program))?;
+        output(Command::new("strip").arg("-o").arg(place(path)?).arg(program))?;
     }
     let own = scratch.path().join("Dockerfile");
     fs::write(&own, stage).with_context(|| format!("write {}", own.display()))?;
@@ -212,7 +212,7 @@ pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &
     let mut build = buildah(scratch.path());
     build.args(["bud", "--isolation", "chroot", "--pull-never", "--tag", reference]);
     build.arg("--build-context").arg(context).arg("--file").arg(&own).arg(workspace);
-    run(&mut build)?;
+    output(&mut build)?;
 
     // buildah does not replace an archive.
     match fs::remove_file(archive) {
@@ -223,7 +223,7 @@ pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &
     }
     let mut push = buildah(scratch.path());
     push.args(["push", reference, &format!("docker-archive:{}:{reference}", archive.display())]);
-    run(&mut push)
+    output(&mut push).map(drop)
 }
 
 /// What the dynamic linker loads for a program, itself included; nothing for a static one.
@@ -259,17 +259,6 @@ fn final_stage(dockerfile: &str) -> Result<String> {
     let mut stage: Vec<&str> = arguments.chain(&lines[*last..]).copied().collect();
     stage.push("");
     Ok(stage.join("\n"))
-}
-
-/// Runs a build step quietly; its output is shown only when it fails.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("run {name}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    bail!("{name} ended with {}:\n{}", output.status, said.trim_end())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub mod on_node;
 pub mod operator;
 pub mod packages;
 mod paths;
+pub mod patience;
 mod pki;
 pub mod platform;
 pub mod process;
@@ -40,6 +41,7 @@ pub mod unprivileged;
 mod up;
 pub mod view;
 mod watches;
+pub mod work;
 
 pub use audit::AuditEntry;
 pub use bed::Bed;

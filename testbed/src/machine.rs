@@ -18,6 +18,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::network::{self, CONTROL_PLANE_IP};
+use crate::patience::SOON;
 use crate::process::{Identity, wait_until};
 use crate::realm::{Realm, output};
 
@@ -38,8 +39,6 @@ pub(crate) const TESTBED: &str = "/usr/local/bin/testbed";
 
 /// A line for each boot of a machine, on it.
 pub const BOOTS: &str = "/var/log/boots";
-/// How long a machine may take to boot; it needs half a minute when emulated.
-const BOOT: Duration = Duration::from_mins(10);
 /// The longest that a command on a machine takes; an image takes half a minute.
 const COMMAND: Duration = Duration::from_mins(5);
 /// How long qemu may take to end.
@@ -106,7 +105,7 @@ impl Machine {
             || self.connection.exists() && self.command("true").output().is_ok_and(|result| result.status.success());
         let process = self.process;
         let console = logs.join("console.log");
-        let boots = wait_until(BOOT, || answers() || !process.alive()) && process.alive();
+        let boots = wait_until(SOON, || answers() || !process.alive()) && process.alive();
         ensure!(boots, "the machine does not boot, see {}", console.display());
         Ok(())
     }

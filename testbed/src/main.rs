@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use nrh_testbed::{
     Bed, BedOptions, Platform, assets, images, matrix, on_node, operator, packages, start_check, supervise,
-    unprivileged, workspace,
+    unprivileged,
 };
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
@@ -178,7 +178,7 @@ fn run(cli: Cli) -> Result<()> {
         Sub::Access { document, table } => matrix::access::write_into(&document, &table),
         Sub::Programs => {
             operator::shipped()?;
-            images::workload_binary(&workspace()).map(drop)
+            images::workload_binary().map(drop)
         }
         Sub::Assets { platform, machines } => {
             packages::ensure(packages::BED, true)?;

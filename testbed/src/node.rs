@@ -16,8 +16,9 @@ use crate::{
     layout::Layout,
     machine::Machine,
     network, node_config, packages,
+    patience::ENDS,
     process::{self, Identity},
-    realm::Realm,
+    realm::{Realm, output_of},
 };
 
 /// The kubelet's credentials, at kubeadm's place.
@@ -106,8 +107,9 @@ impl Node {
         // By stdin: the node's own mounts may cover the archive's path.
         let file = fs::File::open(archive).with_context(|| format!("open {}", archive.display()))?;
         let mut import = self.command("sh");
-        import.args(["-ec", self.layout.import()]).stdin(file);
-        images::run(&mut import).with_context(|| format!("import {} into node {}", archive.display(), self.name))
+        import.args(["-ec", self.layout.import()]);
+        let imported = output_of(&mut import, file).map(drop);
+        imported.with_context(|| format!("import {} into node {}", archive.display(), self.name))
     }
 
     /// Name of the node with this number.
@@ -244,12 +246,12 @@ impl Node {
         for child in below {
             if !child.wait_gone(Duration::from_secs(2)) {
                 child.signal(Signal::KILL)?;
-                if !child.wait_gone(Duration::from_mins(3)) {
+                if !child.wait_gone(ENDS) {
                     bail!("{name} of {} ({}) does not end", self.name, child.pid)
                 }
             }
         }
-        if daemon.wait_gone(Duration::from_mins(3)) {
+        if daemon.wait_gone(ENDS) {
             return Ok(());
         }
         bail!("{name} of {} ({}) does not end", self.name, daemon.pid)

@@ -2,17 +2,14 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::node::{CONTAINERD_COMMAND, KubeletStart, Node};
+use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::realm::output_of;
 use crate::{assets, view};
-
-/// How long a runtime may take to load its containers: containerd needs 5 s for each one behind an unresponsive shim.
-pub(crate) const RUNTIME_READY: Duration = Duration::from_mins(6);
 
 impl Node {
     /// Starts the runtime and waits until it has loaded what was there: before that its lists are errors.
@@ -22,7 +19,7 @@ impl Node {
             None => drop(self.start("containerd", &CONTAINERD_COMMAND.map(str::to_owned))?),
         }
         let mut lists = view::lists(&self.socket(), view::LIMIT);
-        wait_until(RUNTIME_READY, || {
+        wait_until(SOON, || {
             if lists.is_err() {
                 lists = view::lists(&self.socket(), view::LIMIT);
             }

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
+use crate::patience::SOON;
 pub use crate::programs::Programs;
 use crate::stand_in::settings::Image;
 use crate::{Bed, Node, images, packages, state};
 
 /// Image reference that the shipped manifests name.
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
-/// How long the objects of a folder may take to be accepted.
-const APPLY: Duration = Duration::from_mins(8);
 
 /// The programs of this compilation, which tests and the demo run: nothing is compiled a second time.
 pub fn built() -> Result<Programs> {
@@ -22,7 +21,7 @@ pub fn built() -> Result<Programs> {
 
 /// Builds the static programs of the operator, as shipped.
 pub fn shipped() -> Result<Programs> {
-    let [nrh, probe] = images::static_binaries(&state::workspace(), "nrh", ["nrh", "nrh-probe"])?;
+    let [nrh, probe] = images::static_binaries("nrh", ["nrh", "nrh-probe"])?;
     Ok(Programs { nrh, probe })
 }
 
@@ -49,7 +48,7 @@ pub fn install(bed: &Bed, programs: &Programs) -> Result<()> {
 /// Applies a folder of the project, such as `config/default`.
 pub fn apply_folder(bed: &Bed, folder: &str) -> Result<()> {
     let path = state::workspace().join(folder).display().to_string();
-    let end = Instant::now() + APPLY;
+    let end = Instant::now() + SOON;
     loop {
         match bed.kubectl(&["apply", "-k", &path]) {
             Ok(_) => return Ok(()),
@@ -70,7 +69,7 @@ pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
     let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {
         "serviceAccountName": "nrh-controller", "schedulerName": "nobody", "securityContext": security,
         "containers": [container]}});
-    bed.kubectl_input(&["apply", "-f", "-"], &object.to_string())?;
+    bed.apply(&object)?;
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", pod, "--duration=12h"];
     let token =
         bed.kubectl(&[&["-n", "nrh-system", "create", "token", "nrh-controller"], bound.as_slice()].concat())?;
@@ -79,14 +78,12 @@ pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
 
 /// A node's object.
 pub fn health(bed: &Bed, node: &str) -> Result<Value> {
-    let text = bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json", "--request-timeout=60s"])?;
-    Ok(serde_json::from_str(&text)?)
+    bed.get(&["noderuntimehealth", node, "--request-timeout=60s"])
 }
 
 /// All remediations, the oldest first.
 pub fn remediations(bed: &Bed) -> Result<Vec<Value>> {
-    let text = bed.kubectl(&["get", "nrem", "-o", "json", "--sort-by=.metadata.creationTimestamp"])?;
-    let list: Value = serde_json::from_str(&text)?;
+    let list = bed.get(&["nrem", "--sort-by=.metadata.creationTimestamp"])?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
@@ -100,7 +97,7 @@ pub fn wait(bed: &Bed) -> Result<()> {
     for (namespace, what) in [("nrh-system", "deployment/nrh-controller"), ("nrh-node", "daemonset/nrh-probe")] {
         bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=900s"])?;
     }
-    let end = Instant::now() + APPLY;
+    let end = Instant::now() + SOON;
     // Not every node is to have one.
     let path = "jsonpath={.items[*].spec.nodeName}";
     let probed =
@@ -111,7 +108,7 @@ pub fn wait(bed: &Bed) -> Result<()> {
     };
     while !probed.split_whitespace().all(reports) {
         if Instant::now() > end {
-            bail!("not every probe has reported within {APPLY:?}: they run on {probed}");
+            bail!("not every probe has reported within {SOON:?}: they run on {probed}");
         }
         std::thread::sleep(Duration::from_millis(500));
     }

@@ -4,17 +4,14 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::cgroup;
+use crate::patience::{ENDS, SOON};
 use crate::process::{self, Identity, wait_until};
-
-/// How long a new init process may take to appear.
-const START: Duration = Duration::from_mins(3);
 
 /// Where programs of the machine are.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -163,7 +160,7 @@ echo $!"#;
     /// Ends the realm: the kernel kills every process in it.
     pub(crate) fn kill(&self) -> Result<()> {
         self.init.signal(Signal::KILL)?;
-        if self.init.wait_gone(Duration::from_mins(3)) {
+        if self.init.wait_gone(ENDS) {
             return Ok(());
         }
         bail!("init {} does not end", self.init.pid)
@@ -185,7 +182,7 @@ fn start(mut command: Command, log: &Path, path: &[PathBuf], name: &str) -> Resu
     let mut child = command.spawn().with_context(|| format!("start {}", command.get_program().display()))?;
     let first = i32::try_from(child.id())?;
     let mut init = None;
-    wait_until(START, || {
+    wait_until(SOON, || {
         // From the top each time: on the way are helpers of the wrappers that come and go.
         init = last_descendant(first, name).filter(|&pid| process::comm(pid).as_deref() == Some(name));
         init.is_some() || !matches!(child.try_wait(), Ok(None))

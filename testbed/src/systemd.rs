@@ -11,7 +11,7 @@
 //! What it lacks: a journal (units print to [`Node::log`]), udev, logind. What an administrator does (a mask, a drop-in) is
 //! in the node's own `/etc/systemd`.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -19,6 +19,7 @@ use crate::{
     assets,
     node::{CONTAINERD_COMMAND, Node, Place},
     packages,
+    patience::SOON,
     process::{Identity, wait_until},
 };
 
@@ -28,8 +29,6 @@ pub const BUS: &str = "/run/dbus/system_bus_socket";
 const PROGRAMS: [&str; 2] = ["containerd", "kubelet"];
 /// Not in any folder where programs are searched, on most distributions.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
-/// How long it may take until it answers; it takes half a second.
-const BOOT: Duration = Duration::from_mins(6);
 
 /// How a unit stands, in systemd's own words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,7 +135,7 @@ impl Node {
         self.place = Place::Realm(realm.context("systemd of a node")?);
         self.units = true;
         let ping = ["call", "org.freedesktop.systemd1", "/", "org.freedesktop.DBus.Peer", "Ping"];
-        ensure!(wait_until(BOOT, || self.run("busctl", &ping).is_ok()), "systemd of {} does not answer", self.name);
+        ensure!(wait_until(SOON, || self.run("busctl", &ping).is_ok()), "systemd of {} does not answer", self.name);
         let units = PROGRAMS.map(|program| format!("{program}.service"));
         self.systemctl(&["enable", &units[0], &units[1]]).map(drop)
     }

@@ -24,9 +24,6 @@ use crate::{
     unprivileged,
 };
 
-/// How long nodes may take to become Ready; machines need half a minute, others a few seconds.
-const NODES_READY: Duration = Duration::from_mins(10);
-
 /// What a bed shall have.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
@@ -108,7 +105,7 @@ impl Bed {
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
         let programs = if nodes > 0 || machines > 0 {
             Some(Programs {
-                workload: images::workload_binary(&state::workspace())?,
+                workload: images::workload_binary()?,
                 testbed: images::compiled()?.join("testbed"),
                 stand_ins: options.stand_ins,
                 units: options.units,
@@ -198,7 +195,7 @@ impl Bed {
         self.state.nodes = nodes?;
         self.state.save(&self.name)?;
         self.nodes().iter().try_for_each(|node| node.start_kubelet(KubeletStart::default()))?;
-        self.wait_ready(self.nodes().len(), NODES_READY)?;
+        self.wait_ready(self.nodes().len())?;
         if !self.nodes().is_empty() {
             said.step("nodes");
         }

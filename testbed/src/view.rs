@@ -11,7 +11,6 @@ mod processes;
 mod runtime;
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -27,6 +26,7 @@ pub(crate) use runtime::{
     connect, containers, remove_container, remove_sandbox, run_sandbox, sandboxes, update_container,
 };
 
+use crate::bed::Bed;
 use crate::node::Node;
 
 /// How long one question may take.
@@ -34,9 +34,6 @@ pub const LIMIT: Duration = Duration::from_mins(2);
 
 /// How long a shim has for the question whether its container runs.
 pub const TASK_LIMIT: Duration = Duration::from_secs(3);
-
-/// Makes a kubectl command with the rights of the bed's owner.
-pub type Kubectl<'a> = &'a dyn Fn() -> Command;
 
 /// Cluster and nodes at one time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -60,10 +57,10 @@ pub struct NodeView {
 
 impl Snapshot {
     /// Reads everything.
-    pub fn take(kubectl: Kubectl, nodes: &[&Node]) -> Result<Self> {
+    pub fn take(bed: &Bed, nodes: &[&Node]) -> Result<Self> {
         let nodes = nodes.iter().map(|node| Ok((node.name.clone(), node_view(node)?)));
         let nodes = nodes.collect::<Result<BTreeMap<_, _>>>()?;
-        Ok(Self { cluster: Cluster::read(kubectl)?, nodes, taken: Timestamp::now() })
+        Ok(Self { cluster: Cluster::read(bed)?, nodes, taken: Timestamp::now() })
     }
 
     /// Without what the API server says of other nodes: tests that share a cluster have each their own.
@@ -101,9 +98,9 @@ impl Runs {
 }
 
 /// Tells whether a pod is Ready by the API *and* the runtime answers for its sandbox and each of its containers.
-pub fn pod_runs(kubectl: Kubectl, node: &Node, uid: &str) -> Result<Runs> {
+pub fn pod_runs(bed: &Bed, node: &Node, uid: &str) -> Result<Runs> {
     let no = |why: String| Ok(Runs::No(why));
-    let Some(pod) = pods(kubectl, Some(&node.name))?.into_iter().find(|pod| pod.uid == uid) else {
+    let Some(pod) = pods(bed, Some(&node.name))?.into_iter().find(|pod| pod.uid == uid) else {
         return no(format!("no pod {uid} on {}", node.name));
     };
     if pod.deleting {

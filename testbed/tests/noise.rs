@@ -5,17 +5,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod until;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nrh_testbed::{Bed, BedOptions, images, operator};
-use serde_json::{Value, json};
-use until::until;
+use nrh_testbed::patience::until;
+use nrh_testbed::{Bed, BedOptions, operator, work};
+use serde_json::json;
 
 /// For how long the node is starved, in minutes, and of what.
 const MINUTES: &str = "NRH_NOISE_MINUTES";
@@ -24,8 +22,6 @@ const SHORT: u64 = 3;
 /// Time between two reads of the report, and between two roll-outs of everything.
 const EVERY: Duration = Duration::from_secs(2);
 const ROLL_OUT: Duration = Duration::from_secs(20);
-/// Until everything runs, and until nothing is said any more.
-const SOON: Duration = Duration::from_mins(8);
 /// What is rolled out.
 const SETS: [&str; 4] = ["deployment/many", "daemonset/first", "daemonset/second", "daemonset/third"];
 
@@ -82,23 +78,15 @@ impl Drop for Starved {
 
 fn workload(bed: &Bed, target: &str) {
     let (kind, name) = target.split_once('/').unwrap();
-    let labels = json!({"app": name});
-    let container = json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
-    let mut object = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name, "namespace": "kube-system"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
-            "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 5, "containers": [container]}}},
-    });
-    if kind == "deployment" {
-        object["kind"] = json!("Deployment");
+    let kind = if kind == "deployment" { "Deployment" } else { "DaemonSet" };
+    let spec = json!({"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 5,
+        "containers": [work::container("main", &["work"])]});
+    let mut object = work::set(kind, name, &spec);
+    object["metadata"]["namespace"] = json!("kube-system");
+    if kind == "Deployment" {
         object["spec"]["replicas"] = json!(12);
     }
-    bed.kubectl_input(&["apply", "-f", "-"], &object.to_string()).unwrap();
-}
-
-/// An answer of a server that may be too busy to give one.
-fn read(bed: &Bed, args: &[&str]) -> Option<Value> {
-    serde_json::from_str(&bed.kubectl(&[args, &["-o", "json"]].concat()).ok()?).ok()
+    bed.apply(&object).unwrap();
 }
 
 /// What was said in all reports.
@@ -116,7 +104,8 @@ struct Said {
 
 impl Said {
     fn hear(&mut self, bed: &Bed, node: &str) {
-        let Some(report) = read(bed, &["get", "noderuntimehealth", node]) else { return };
+        // The server may be too busy for an answer.
+        let Ok(report) = bed.get(&["noderuntimehealth", node]) else { return };
         self.reports += 1;
         let status = &report["status"];
         for fault in operator::faults(&report) {
@@ -135,7 +124,7 @@ impl Said {
             };
             *said.entry(format!("{} {}", condition["status"], condition["reason"])).or_default() += 1;
         }
-        let made = read(bed, &["get", "noderemediations"]).unwrap_or_default();
+        let made = bed.get(&["noderemediations"]).unwrap_or_default();
         for one in made["items"].as_array().into_iter().flatten() {
             self.remediations.insert(format!("{}: {}", one["metadata"]["name"], one["status"]["message"]));
         }
@@ -162,13 +151,13 @@ fn a_node_that_is_short_of_something_is_not_taken_for_a_hung_one() {
     operator::wait(&bed).unwrap();
     let node = bed.nodes()[0].name.clone();
     let is_well = || {
-        let report = read(&bed, &["get", "noderuntimehealth", &node]).unwrap_or_default();
+        let report = bed.get(&["noderuntimehealth", &node]).unwrap_or_default();
         let restart_safe = report["status"]["conditions"].as_array().into_iter().flatten();
         let is_safe = restart_safe.into_iter().any(|one| one["type"] == "RestartSafe" && one["status"] == "True");
         let is_empty = |list: &str| report["status"][list].as_array().is_none_or(Vec::is_empty);
         is_safe && is_empty("faults") && is_empty("clusterFaults")
     };
-    until("nothing is said of a node that nobody has harmed", SOON, is_well);
+    until("nothing is said of a node that nobody has harmed", is_well);
 
     let (mut said, starved, began) = (Said::default(), Starved::of(&of), Instant::now());
     let (mut rolled, mut rounds, mut load) = (None::<Instant>, 0, 0.0_f64);
@@ -189,6 +178,6 @@ fn a_node_that_is_short_of_something_is_not_taken_for_a_hung_one() {
     assert!(said.confirmed.is_empty() && said.remediations.is_empty(), "said of a node on which nothing hangs");
     assert!(said.reports > 0 && rounds > 1, "nothing was seen");
     assert!(said.host.keys().any(|reason| reason.contains("ResourcePressure")), "the shortage was not named");
-    until("nothing is said any more", SOON, is_well);
+    until("nothing is said any more", is_well);
     bed.down().unwrap();
 }

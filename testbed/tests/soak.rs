@@ -4,8 +4,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod until;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -14,11 +12,11 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nrh_testbed::faults::{self, Injection};
-use nrh_testbed::{Bed, BedOptions, Node, images, operator, view, workspace};
+use nrh_testbed::patience::until;
+use nrh_testbed::{Bed, BedOptions, Node, operator, view, work, workspace};
 use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::{Value, json};
-use until::until;
 
 /// For how long troubles are begun, in minutes.
 const MINUTES: &str = "NRH_SOAK_MINUTES";
@@ -27,9 +25,6 @@ const SHORT: u64 = 2;
 const EVERY: Duration = Duration::from_secs(5);
 /// How often pods come, and go.
 const CHURN: Duration = Duration::from_secs(20);
-/// Until a fault is named, and until it is gone: what takes longest waits for a minute and checks once a minute.
-const NAMED: Duration = Duration::from_mins(8);
-const GONE: Duration = Duration::from_mins(10);
 /// For how long the probe may give no answer on a machine that is busy.
 const HELD_UP: Duration = Duration::from_mins(1);
 /// What memory may grow by although nothing leaks: an allocator never gives everything back.
@@ -105,22 +100,17 @@ const TROUBLES: [Trouble; 6] = [
 /// Pod of the workload that stays.
 fn worker(bed: &Bed, node: &Node) -> String {
     let find = || {
-        let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+        let pods = view::pods(bed, Some(&node.name)).unwrap();
         pods.into_iter().find(|pod| pod.owner.as_deref() == Some("stays") && pod.ready)
     };
-    until("the workload runs", GONE, || find().is_some());
+    until("the workload runs", || find().is_some());
     find().unwrap().uid
 }
 
 fn workload(bed: &Bed, kind: &str, name: &str) {
-    let labels = json!({"app": name});
-    let container = json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
-    let object = json!({
-        "apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name},
-        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
-            "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1, "containers": [container]}}},
-    });
-    bed.kubectl_input(&["apply", "-f", "-"], &object.to_string()).unwrap();
+    let spec = json!({"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+        "containers": [work::container("main", &["work"])]});
+    bed.apply(&work::set(kind, name, &spec)).unwrap();
 }
 
 /// What the probe says on the node itself. It may be held up for seconds where the machine is: it asks for little of a
@@ -176,9 +166,9 @@ fn trouble(bed: &Bed, node: &Node, nrh: &Path, trouble: &Trouble) {
     };
     let injection = (trouble.make)(bed, node);
     let what = format!("{} is {}", trouble.fault, trouble.until);
-    until(&what, NAMED, || now().is_some_and(|state| state == trouble.until || state == "Confirmed"));
+    until(&what, || now().is_some_and(|state| state == trouble.until || state == "Confirmed"));
     injection.lift(node).unwrap();
-    until(&format!("{} is gone", trouble.fault), GONE, || now().is_none());
+    until(&format!("{} is gone", trouble.fault), || now().is_none());
 }
 
 /// A runtime that answers nobody for a while: every collector's call is out at once.
@@ -216,7 +206,7 @@ fn nothing_of_the_probe_piles_up() {
     workload(&bed, "Deployment", "churn");
     operator::wait(&bed).unwrap();
     let (node, nrh) = (&bed.nodes()[0], programs.nrh.as_path());
-    until("nothing is told of a node that nobody has harmed", GONE, || faults_of(&told(node, nrh)).is_empty());
+    until("nothing is told of a node that nobody has harmed", || faults_of(&told(node, nrh)).is_empty());
     let probe = || {
         let processes = view::processes(node.init_pid()).unwrap();
         let probe = processes.into_iter().find(|process| process.comm == "nrh-probe").expect("a probe");
@@ -264,8 +254,8 @@ fn nothing_of_the_probe_piles_up() {
         samples
     });
     bed.kubectl(&["delete", "deployment/churn", "--timeout=480s"]).unwrap();
-    until("nothing is told any more", GONE, || faults_of(&told(node, nrh)).is_empty());
-    until("no call is out", GONE, || calls_out(&told(node, nrh)) == 0);
+    until("nothing is told any more", || faults_of(&told(node, nrh)).is_empty());
+    until("no call is out", || calls_out(&told(node, nrh)) == 0);
     // What has served its purpose ends by itself some seconds later.
     sleep(Duration::from_secs(30));
     let quiet: Vec<Sample> = (0..6)

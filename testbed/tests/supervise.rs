@@ -5,9 +5,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
+use nrh_testbed::patience::ENDS;
+use nrh_testbed::process::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn supervise(log: &Path, options: &[&str], script: &str) -> Child {
@@ -17,15 +17,9 @@ fn supervise(log: &Path, options: &[&str], script: &str) -> Child {
 }
 
 fn until(log: &Path, what: &str) -> String {
-    let end = Instant::now() + Duration::from_mins(2);
-    loop {
-        let text = fs::read_to_string(log).unwrap_or_default();
-        if text.contains(what) {
-            return text;
-        }
-        assert!(Instant::now() < end, "no {what:?} in\n{text}");
-        sleep(Duration::from_millis(20));
-    }
+    let text = || fs::read_to_string(log).unwrap_or_default();
+    assert!(wait_until(ENDS, || text().contains(what)), "no {what:?} in\n{}", text());
+    text()
 }
 
 fn terminate(child: &mut Child) {
@@ -53,11 +47,7 @@ fn the_order_to_end_is_passed_on() {
     let ready = dir.path().join("ready");
     let script = format!("trap 'exit 7' TERM; : >{}; while :; do sleep 0.05; done", ready.display());
     let mut child = supervise(&log, &[], &script);
-    let end = Instant::now() + Duration::from_mins(2);
-    while !ready.exists() {
-        assert!(Instant::now() < end);
-        sleep(Duration::from_millis(20));
-    }
+    assert!(wait_until(ENDS, || ready.exists()));
     terminate(&mut child);
     let text = fs::read_to_string(&log).unwrap();
     assert!(text.contains("exit status: 7") && text.ends_with("asked to end\n"), "{text}");

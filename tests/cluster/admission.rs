@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use nrh_testbed::Bed;
+use nrh_testbed::patience::SOON;
 
 use crate::plane;
 
@@ -101,7 +102,7 @@ fn install(bed: &Bed) -> Result<()> {
     }
     // Bound by the scheduler; nobody starts them, which the token does not need.
     let arguments = ["wait", "pod", "-n", "nrh-node", "-l", "app.kubernetes.io/name=nrh-probe"];
-    let ends = std::time::Instant::now() + Duration::from_mins(10);
+    let ends = std::time::Instant::now() + SOON;
     loop {
         let waited = bed.kubectl(&[&arguments[..], &["--for=condition=PodScheduled", "--timeout=10s"]].concat());
         let count = bed.kubectl(&["get", "pod", "-n", "nrh-node", "-o", "name"])?.lines().count();
@@ -123,7 +124,7 @@ fn uninstall(bed: &Bed) -> Result<()> {
     bed.kubectl(&["delete", "-k", &plane::folder("config/default"), "--wait=false"])?;
     let kinds = "namespace,crd,clusterrole,clusterrolebinding,flowschema,prioritylevelconfiguration,\
         validatingadmissionpolicy,validatingadmissionpolicybinding";
-    let ends = std::time::Instant::now() + Duration::from_mins(10);
+    let ends = std::time::Instant::now() + SOON;
     loop {
         // Nobody runs the pods, so nobody tells that they have ended.
         for namespace in ["nrh-node", "nrh-system"] {
@@ -136,7 +137,7 @@ fn uninstall(bed: &Bed) -> Result<()> {
             return Ok(());
         }
         if std::time::Instant::now() > ends {
-            bail!("still there after 10 min:\n{left}{roles}");
+            bail!("still there after {SOON:?}:\n{left}{roles}");
         }
         std::thread::sleep(Duration::from_secs(1));
     }

@@ -5,13 +5,13 @@ mod ranges;
 mod windows;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Output;
 
 use nrh::api::crds;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
+use crate::objects::ours;
 use crate::plane::{self, folder};
 
 fn kubectl(bed: &Bed, args: &[&str]) -> Output {
@@ -53,7 +53,7 @@ fn established(bed: &Bed) {
     for (_, crd) in crds::all() {
         let name = format!("crd/{}", crd.metadata.name.as_deref().unwrap());
         applies(bed, &["wait", "--for=condition=Established", "--timeout=180s", &name]);
-        let object: Value = serde_json::from_str(&bed.kubectl(&["get", &name, "-o", "json"]).unwrap()).unwrap();
+        let object = bed.get(&[&name]).unwrap();
         for condition in object["status"]["conditions"].as_array().unwrap() {
             let good = ["Established", "NamesAccepted"].contains(&condition["type"].as_str().unwrap());
             assert!(good && condition["status"] == "True", "{name}: {condition}");
@@ -71,15 +71,15 @@ fn good_policies(bed: &Bed) {
 }
 
 fn bad_policies(bed: &Bed) {
-    let samples = bad_samples();
-    assert!(samples.len() >= 15, "{samples:?}");
-    for path in samples {
-        let text = fs::read_to_string(&path).unwrap();
-        let first = text.lines().next().unwrap_or_default();
-        let sentence = first.strip_prefix("# refused: ").unwrap_or_else(|| panic!("{}: says not why", path.display()));
-        let output = kubectl(bed, &["apply", "-f", &path.display().to_string()]);
-        assert!(!output.status.success(), "{}: was taken", path.display());
-        assert!(said(&output).contains(sentence), "{}: expected {sentence:?}, found {}", path.display(), said(&output));
+    let rows = bad_rows();
+    assert!(rows.len() >= 95, "{}", rows.len());
+    for row in rows {
+        let (name, sentence) = (row["name"].as_str().unwrap(), row["refused"].as_str().unwrap());
+        let policy = ours("RemediationPolicy", &format!("bad-{name}"), row["spec"].clone());
+        match bed.apply(&policy) {
+            Ok(()) => panic!("{name}: was taken"),
+            Err(found) => assert!(found.to_string().contains(sentence), "{name}: expected {sentence:?}, found {found}"),
+        }
     }
 }
 
@@ -163,14 +163,15 @@ fn immutable_remediations(bed: &Bed) {
             "{{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRemediation, metadata: {{name: e}}, spec: {{nodeName: {node}, nodeUid: u, policy: p, mode: Enforce}}}}"
         )
     };
-    bed.kubectl_input(&["apply", "-f", "-"], &remediation("a")).unwrap();
-    let error = bed.kubectl_input(&["apply", "-f", "-"], &remediation("b")).unwrap_err().to_string();
+    bed.apply(&remediation("a")).unwrap();
+    let error = bed.apply(&remediation("b")).unwrap_err().to_string();
     let refusal = "the node, policy and mode of a remediation cannot be changed; cancel it instead";
     assert!(error.contains(refusal), "{error}");
 }
 
-/// Each with the sentence of its refusal in its first line.
-fn bad_samples() -> Vec<PathBuf> {
-    let found = fs::read_dir(folder("tests/cluster/definitions/refused")).unwrap().map(|entry| entry.unwrap().path());
-    found.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+/// Each with the sentence of its refusal.
+fn bad_rows() -> Vec<Value> {
+    let files = fs::read_dir(folder("tests/cluster/definitions/refused")).unwrap();
+    let texts = files.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    texts.flat_map(|text| serde_saphyr::from_str::<Vec<Value>>(&text).unwrap()).collect()
 }

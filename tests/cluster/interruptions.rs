@@ -43,6 +43,7 @@ use nrh::controller::run::{Controller, Ended};
 use nrh::core::plan::PlanSettings;
 use nrh_testbed::Bed;
 use nrh_testbed::operator::{self, IMAGE};
+use nrh_testbed::patience::SOON;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -54,9 +55,6 @@ use fleet::Fleet;
 
 /// The pod to which a controller's token is bound.
 const CONTROLLER: &str = "interrupted";
-/// How long it may take until something is so that comes by itself. A Job that starts too late is withdrawn, and its node may still
-/// execute it for almost six minutes.
-const LIMIT: Duration = Duration::from_mins(10);
 /// Nodes that may be repaired at a time, by the policy.
 const AT_A_TIME: usize = 2;
 
@@ -152,7 +150,7 @@ fn staged(name: &str, policy: Option<&str>, test: impl AsyncFnOnce(Stage<'_>) ->
     let Some(bed) = plane::up(name) else { return };
     plane::install(&bed).unwrap();
     if let Some(policy) = policy {
-        bed.kubectl_input(&["apply", "-f", "-"], policy).unwrap();
+        bed.apply(policy).unwrap();
     }
     bed.run(async |admin| {
         let upstream = controllers_own(&bed).await?;
@@ -163,8 +161,14 @@ fn staged(name: &str, policy: Option<&str>, test: impl AsyncFnOnce(Stage<'_>) ->
     bed.down().unwrap();
 }
 
-/// Asks again and again until there is an answer.
-async fn until<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+/// Asks again and again until there is an answer. A Job that starts too late is withdrawn, and its node may still execute it for almost
+/// six minutes.
+async fn until<T>(what: &str, ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+    until_within(what, SOON, ask).await
+}
+
+/// The same with another limit.
+async fn until_within<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     let ends = std::time::Instant::now() + limit;
     loop {
         if let Some(answer) = ask().await? {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nrh_testbed::patience::SOON;
 use nrh_testbed::{Bed, BedOptions};
 
 /// `None`, and loudly so, where no control plane can be.
@@ -29,7 +30,7 @@ pub fn install(bed: &Bed) -> Result<()> {
 
 /// Tries again and again until it succeeds, which it should do in seconds; after ten minutes its last error is the answer.
 pub async fn soon<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    let ends = Instant::now() + Duration::from_mins(10);
+    let ends = Instant::now() + SOON;
     loop {
         match attempt().await {
             Err(_) if Instant::now() < ends => tokio::time::sleep(Duration::from_millis(200)).await,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::world::{Replica, World, die_at_each_write};
-use crate::fake_api::{Call, FakeApi, Fault};
+use crate::fake_api::{Call, Fault};
 
 /// A node with pods, and a policy that drains it before people are told.
 fn world(drain: &Value, timeout: &str) -> World {
@@ -260,27 +260,26 @@ async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
     world.until("drained", || world.step(1)["state"] == "Succeeded").await;
 }
 
-/// What changes between the decision and the last check stops the round.
-async fn no_further_round_after(world: &World, change: fn(&FakeApi)) {
-    world.api.hook(move |call| {
-        let is_check =
-            (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
-        is_check.then(|| Fault::Meanwhile(Box::new(change)))
-    });
-    let before = evictions(world).len();
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(world).len(), before);
-}
-
+/// What changes between the decision and the last check.
 #[tokio::test(start_paused = true)]
-async fn a_mark_that_is_another_s_right_before_the_evictions_stops_the_round() {
-    let (world, _replica) = held_by_a_budget(&["web-1"]).await;
-    no_further_round_after(&world, |api| {
-        api.change("nodes", "w1", |node| {
+async fn what_the_last_check_shows_stops_the_round() {
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change); 2] = [
+        ("the mark is another's", |node| {
             node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!("another");
+        }),
+        ("the node cannot end pods", |node| node["status"]["conditions"][0]["status"] = json!("Unknown")),
+    ];
+    for (what, change) in cases {
+        let (world, _replica) = held_by_a_budget(&["web-1"]).await;
+        world.api.hook(move |call| {
+            let is_check = call.is("get", "nodes") && call.target.name.as_deref() == Some("w1");
+            is_check.then(|| Fault::Meanwhile(Box::new(move |api| api.change("nodes", "w1", change))))
         });
-    })
-    .await;
+        let before = evictions(&world).len();
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(evictions(&world).len(), before, "{what}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,13 +324,4 @@ async fn a_pod_that_is_bound_after_the_first_quiet_check_is_evicted_too() {
     world.until("drained", || world.step(1)["state"] == "Succeeded").await;
     assert_eq!(evictions(&world), ["create pods/eviction/late"]);
     assert_eq!(world.step(1)["rounds"]["empty"], 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_of_which_the_last_check_says_that_it_cannot_end_pods_is_spared() {
-    let (world, _replica) = held_by_a_budget(&["web-1"]).await;
-    no_further_round_after(&world, |api| {
-        api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));
-    })
-    .await;
 }

@@ -83,7 +83,8 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     let more = json!({"readyTransitions": 4, "recurrences": 0, "trackedSince": now, "last": now, "penalty": 4_000, "ready": "True"});
     world.api.change("noderuntimehealths", "w1", |report| {
         report["status"]["flapping"] = more;
-        report["status"]["clusterFaults"] = forged_faults(&now);
+        report["status"]["clusterFaults"] = json!([{"id": "made-up", "type": "NodeFlapping", "severity": "Medium",
+            "state": "Confirmed", "subject": {"kind": "Host"}, "target": {}, "message": "m", "impact": "", "firstSeen": now}]);
     });
     sleep(Duration::from_mins(1)).await;
     assert!(world.status("w1")["flapping"].is_null() && world.status("w1")["clusterFaults"].is_null());
@@ -106,11 +107,6 @@ async fn a_history_that_cannot_be_read_goes_and_takes_nothing_with_it() {
         world.until("it is watched", || stable(&world) == "True").await;
         assert_eq!(world.status("w1")["summary"]["health"], "Healthy", "{garbage}");
     }
-}
-
-fn forged_faults(now: &str) -> Value {
-    json!([{"id": "made-up", "type": "NodeFlapping", "severity": "Medium", "state": "Confirmed",
-        "subject": {"kind": "Host"}, "target": {}, "message": "m", "impact": "", "firstSeen": now}])
 }
 
 /// Of all nodes it is known at the same moment that they were watched for long enough.

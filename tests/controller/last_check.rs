@@ -8,16 +8,24 @@ use tokio::time::sleep;
 use crate::fake_api::world::World;
 use crate::fake_api::{Call, Fault};
 
+/// Told in NVIDIA/NVSentinel #121.
 #[tokio::test(start_paused = true)]
-async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_stop_it() {
-    type No = (&'static str, &'static str, fn(&mut Value));
-    let cases: [No; 2] = [
-        ("nodes", "w1", |node| drop(node["metadata"]["labels"].as_object_mut().unwrap().remove("pool"))),
-        ("remediationpolicies", "hung", |policy| {
+async fn each_last_no_is_heard() {
+    type No = (&'static str, &'static str, &'static str, fn(&mut Value));
+    let cases: [No; 5] = [
+        ("the policy no longer selects the node", "nodes", "w1", |node| {
+            drop(node["metadata"]["labels"].as_object_mut().unwrap().remove("pool"));
+        }),
+        ("the node is excluded", "nodes", "w1", |node| {
+            node["metadata"]["labels"]["remediation.medik8s.io/exclude-from-remediation"] = json!("");
+        }),
+        ("the node is suspended", "noderuntimehealths", "w1", |report| report["spec"]["suspend"] = json!(true)),
+        ("the policy is suspended", "remediationpolicies", "hung", |policy| policy["spec"]["suspend"] = json!(true)),
+        ("a window shuts", "remediationpolicies", "hung", |policy| {
             policy["spec"]["windows"] = json!([{"type": "Deny", "schedule": "0 0 * * *", "duration": "24h"}]);
         }),
     ];
-    for (plural, name, no) in cases {
+    for (what, plural, name, no) in cases {
         let world = World::healthy();
         for node in ["w1", "w2", "w3"] {
             world.api.change("nodes", node, |node| node["metadata"]["labels"]["pool"] = json!("healed"));
@@ -34,9 +42,9 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
         let _replica = world.controller_of_sick("a", "w1");
         let has_checked = || world.api.calls().iter().any(is_last_check);
         world.until("it was looked at once more", has_checked).await;
-        assert_eq!(world.phases().len(), 1, "it was decided on");
+        assert_eq!(world.phases().len(), 1, "{what}: it was decided on");
         sleep(Duration::from_mins(10)).await;
-        assert!(world.api.list("jobs").is_empty(), "{plural}: {:#?}", world.api.acts());
+        assert!(world.api.list("jobs").is_empty(), "{what}: {:#?}", world.api.acts());
     }
 }
 

@@ -31,7 +31,6 @@ mod terms;
 mod unreadable;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fake_api::world::{World, die_at_each_write};
@@ -403,43 +402,6 @@ async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once()
     world.until("healed when it is allowed", || world.phases() == ["Succeeded"]).await;
 }
 
-/// Told in NVIDIA/NVSentinel #121.
-#[tokio::test(start_paused = true)]
-async fn each_last_no_is_heard() {
-    type Blocker = (&'static str, fn(&World));
-    let blockers: [Blocker; 3] = [
-        ("suspend", |world| {
-            world.api.change("noderuntimehealths", "w1", |object| object["spec"]["suspend"] = json!(true));
-        }),
-        ("exclude", |world| {
-            world.api.change("nodes", "w1", |node| {
-                node["metadata"]["labels"]["remediation.medik8s.io/exclude-from-remediation"] = json!("");
-            });
-        }),
-        ("policy", |world| {
-            world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["suspend"] = json!(true));
-        }),
-    ];
-    for (name, block) in blockers {
-        let world = World::healthy();
-        // The no comes at the last moment: when the remediation is open already, between plan and act.
-        let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
-        let seen = said.clone();
-        world.api.hook(move |call| {
-            if call.is("patch", "noderemediations") && !*seen.lock().unwrap() {
-                *seen.lock().unwrap() = true;
-                let other = other.clone();
-                tokio::spawn(async move { block(&other) });
-            }
-            None
-        });
-        let _replica = world.controller_of_sick("a", "w1");
-        world.until("a remediation was opened", || *said.lock().unwrap()).await;
-        sleep(Duration::from_mins(1)).await;
-        assert!(world.api.list("jobs").is_empty(), "{name}: {:#?}", world.api.writes());
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn no_call_goes_beyond_the_listed_rights() {
     let world = World::probing(3, &json!([{"action": "Cordon"}, World::release()[0].clone(), {"action": "Notify"}]));
@@ -551,10 +513,8 @@ async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_on
 
 #[test]
 fn a_job_has_exactly_what_the_executor_asks_for() {
-    let command = serde_json::from_value(json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"},
-        "faultId": "f", "faultType": "HungContainer", "target": {}, "issuedAt": "2025-06-01T12:00:00Z", "ttlSeconds": 60}))
-    .unwrap();
-    let job = serde_json::to_value(nrh::controller::jobs::job(&command, "nrh:1").unwrap()).unwrap();
+    let job = nrh::controller::jobs::job(&nrh::core::examples::command("op-1"), "nrh:1").unwrap();
+    let job = serde_json::to_value(job).unwrap();
     let pod = &job["spec"]["template"]["spec"];
     let texts = |list: &Value, at: &str| -> BTreeSet<String> {
         list.as_array().unwrap().iter().map(|v| v.pointer(at).unwrap().as_str().unwrap().to_owned()).collect()

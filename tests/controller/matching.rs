@@ -53,42 +53,35 @@ async fn a_pod_that_no_rule_means_is_left_alone() {
     assert_eq!(count(&world, "get"), 0);
 }
 
-/// No act follows what changes when the last check reads objects of this kind.
-async fn stopped_right_before_the_act(labels: &Value, read: &'static str, change: fn(&FakeApi)) {
-    let world = world(labels);
-    world.api.hook(move |call| {
-        let is_last_check = call.verb == "get" && call.target.plural == read;
-        is_last_check.then(|| Fault::Meanwhile(Box::new(change)))
-    });
-    let _replica = world.controller("a");
-    world.until("it was looked at once more", || count(&world, "get") >= 1).await;
-    sleep(Duration::from_mins(10)).await;
-    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
-}
-
+/// What changes when the last check reads objects of this kind.
 #[tokio::test(start_paused = true)]
-async fn labels_that_change_right_before_the_act_stop_it() {
-    stopped_right_before_the_act(&json!({"tier": "web"}), "pods", |api| {
-        api.change("pods", "log-x", |pod| pod["metadata"]["labels"]["tier"] = json!("database"));
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_rule_that_was_put_first_right_before_the_act_stops_it() {
-    stopped_right_before_the_act(&json!({"tier": "web", "people": "dba"}), "remediationpolicies", |api| {
-        api.change("remediationpolicies", "hung", |policy| {
-            let rules = policy["spec"]["rules"].as_array_mut().unwrap();
-            if rules.len() == 1 {
-                let mut first = rules[0].clone();
-                first["name"] = json!("dba");
-                first["match"]["podSelector"] = json!({"matchLabels": {"people": "dba"}});
-                first["steps"] = json!([{"action": "Notify"}]);
-                rules.insert(0, first);
-            }
-        });
-    })
-    .await;
+async fn labels_or_rules_that_change_right_before_the_act_stop_it() {
+    type Change = fn(&FakeApi);
+    let cases: [(&str, Value, &str, Change); 2] = [
+        ("its labels change", json!({"tier": "web"}), "pods", |api| {
+            api.change("pods", "log-x", |pod| pod["metadata"]["labels"]["tier"] = json!("database"));
+        }),
+        ("a rule is put first", json!({"tier": "web", "people": "dba"}), "remediationpolicies", |api| {
+            api.change("remediationpolicies", "hung", |policy| {
+                let rules = policy["spec"]["rules"].as_array_mut().unwrap();
+                if rules.len() == 1 {
+                    let mut first = rules[0].clone();
+                    first["name"] = json!("dba");
+                    first["match"]["podSelector"] = json!({"matchLabels": {"people": "dba"}});
+                    first["steps"] = json!([{"action": "Notify"}]);
+                    rules.insert(0, first);
+                }
+            });
+        }),
+    ];
+    for (what, labels, read, change) in cases {
+        let world = world(&labels);
+        world.api.hook(move |call| call.is("get", read).then(|| Fault::Meanwhile(Box::new(change))));
+        let _replica = world.controller("a");
+        world.until("it was looked at once more", || count(&world, "get") >= 1).await;
+        sleep(Duration::from_mins(10)).await;
+        assert!(world.api.list("jobs").is_empty(), "{what}: {:#?}", world.api.acts());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,7 +32,7 @@ fn api() -> FakeApi {
 
 fn served(api: &FakeApi, audience: Option<&str>) -> Router {
     let calls = Calls::new(api.client(), api.client());
-    let served = Served { cache: Arc::new(Cache::new()), metrics: Arc::new(Metrics::new()) };
+    let served = Served { cache: Arc::new(Cache::default()), metrics: Arc::new(Metrics::default()) };
     metrics(served, Some(Access::new(calls, audience.map(ToOwned::to_owned))))
 }
 

@@ -26,10 +26,6 @@ pub use policy::{FaultSelector, RemediationPolicy, RemediationPolicySpec, Remedi
 pub use remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 pub use suspension::{Suspend, Suspension};
 
-/// API group of all kinds.
-pub const GROUP: &str = "runtimehealth.io";
-/// Version of all kinds.
-pub const VERSION: &str = "v1alpha1";
 /// Field manager of the probe, in both modes.
 pub const PROBE_MANAGER: &str = "nrh-probe";
 /// Field manager of the controller.

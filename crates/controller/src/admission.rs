@@ -124,8 +124,13 @@ pub async fn lacking(calls: &Calls, node: Option<&str>) -> Result<Vec<String>, C
     if let Some(node) = node {
         lacks.extend(changes_a_node(calls, node).await?);
     }
-    lacks.extend(makes_a_job(calls).await?);
-    lacks.extend(makes_a_config_map(calls).await?);
+    // A Job that differs from the controller's Jobs, and a ConfigMap with another name than the ledger's.
+    let container = json!({"name": "tried", "image": TRIED_IMAGE, "command": ["tried"]});
+    let job = json!({"metadata": {"name": TRIED, "namespace": NODE_NAMESPACE}, "spec": {"suspend": true, "template": {"spec":
+        {"restartPolicy": "Never", "containers": [container]}}}});
+    lacks.extend(create::<Job>(calls, NODE_NAMESPACE, JOBS, job).await?);
+    let map = json!({"metadata": {"name": TRIED, "namespace": SYSTEM_NAMESPACE}});
+    lacks.extend(create::<ConfigMap>(calls, SYSTEM_NAMESPACE, "nrh-names", map).await?);
     lacks.extend(deletes_a_pod(calls).await?);
     Ok(lacks)
 }
@@ -183,20 +188,6 @@ async fn changes_a_node(calls: &Calls, node: &str) -> Result<Option<String>, Cal
     let what = || format!("labelling Node {node} in a dry run");
     let nodes = calls.act::<Node>();
     refused("nrh-node-changes", bounded(what, nodes.patch(node, &params, &Patch::Merge(label))).await)
-}
-
-/// Tries to create a Job that differs from the controller's Jobs.
-async fn makes_a_job(calls: &Calls) -> Result<Option<String>, CallError> {
-    let container = json!({"name": "tried", "image": TRIED_IMAGE, "command": ["tried"]});
-    let job = json!({"metadata": {"name": TRIED, "namespace": NODE_NAMESPACE}, "spec": {"suspend": true, "template": {"spec":
-        {"restartPolicy": "Never", "containers": [container]}}}});
-    create::<Job>(calls, NODE_NAMESPACE, JOBS, job).await
-}
-
-/// Tries to create a ConfigMap with another name than the ledger's.
-async fn makes_a_config_map(calls: &Calls) -> Result<Option<String>, CallError> {
-    let map = json!({"metadata": {"name": TRIED, "namespace": SYSTEM_NAMESPACE}});
-    create::<ConfigMap>(calls, SYSTEM_NAMESPACE, "nrh-names", map).await
 }
 
 /// Tries to delete a pod that no DaemonSet controls, without its uid. If no pod exists, for example with a controller outside of

@@ -104,12 +104,10 @@ impl Applied {
     }
 }
 
-/// A chain that failed recently.
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     /// Number of failures in a row.
     count: u32,
-    /// The chain waits until this time.
     until: Instant,
     /// Whether the API server asked for this wait.
     is_asked: bool,
@@ -159,10 +157,6 @@ impl Failures {
         tracing::warn!(chain, error = error.line(), "effect not carried out");
         Applied { done, retry_in: Some(self.note(chain, Instant::now(), error.retry_after())) }
     }
-
-    fn forget_old(&mut self, now: Instant) {
-        self.0.retain(|_, failure| now.saturating_duration_since(failure.until) < LONGEST_WAIT.saturating_mul(4));
-    }
 }
 
 /// Whether an effect needs its slot in the ledger. A cleanup, a deletion and a dry run do not need one.
@@ -203,7 +197,7 @@ impl Applier {
     /// Executes the effects of one pass.
     pub async fn apply(&self, effects: Vec<Effect>, ledger: &mut LedgerStore, failures: &mut Failures) -> Applied {
         let now = Instant::now();
-        failures.forget_old(now);
+        failures.0.retain(|_, old| now.saturating_duration_since(old.until) < LONGEST_WAIT.saturating_mul(4));
         let mut applied = Applied::default();
         let mut is_stored = true;
         let mut chains: Vec<(String, Vec<Effect>)> = Vec::new();
@@ -377,6 +371,11 @@ impl Applier {
 
     fn leads(&self) -> bool {
         self.leadership.term(Instant::now()).is_some()
+    }
+
+    /// An error if this process does not lead any more.
+    fn must_lead(&self) -> Result<(), ApplyError> {
+        if self.leads() { Ok(()) } else { Err(ApplyError::NotLeading) }
     }
 
     /// Effects with the same key depend on each other.

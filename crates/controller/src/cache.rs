@@ -13,14 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use nrh_api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 use nrh_core::condition_history::ConditionHistory;
 use nrh_core::external_condition::ExternalCondition;
 use nrh_core::fault::{Fault, FaultState};
@@ -55,7 +51,6 @@ use arrival::ReportArrivals;
 use command::CommandRow;
 use conditions::Shared;
 use daemon_sets::DaemonSetRow;
-use fold::Ingest;
 use guard::Unreads;
 use job::JobRow;
 use known_pods::KnownPods;
@@ -86,7 +81,7 @@ pub struct RemediationRow {
 }
 
 /// Everything that the controller knows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct State {
     /// The input of a decision. Ages are those of the last [`State::refresh`].
     pub snapshot: Snapshot,
@@ -136,54 +131,23 @@ pub struct State {
     notices: ConditionHistory,
     /// How often nodes have changed, by the time since `started`.
     flaps: Flaps,
-    started: Instant,
+    started: Started,
+}
+
+/// When this process began to watch.
+#[derive(Debug)]
+struct Started(Instant);
+
+impl Default for Started {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
 }
 
 impl State {
-    /// An empty state.
-    pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            snapshot: Snapshot::default(),
-            versions: AllVersions::new([
-                Node::KIND,
-                NodeRuntimeHealth::KIND,
-                NodeCommand::KIND,
-                RemediationPolicy::KIND,
-                RemediationConfig::KIND,
-                NodeRemediation::KIND,
-                DaemonSet::KIND,
-                Job::KIND,
-                Pod::KIND,
-            ]),
-            unread: Unreads::default(),
-            controller_statuses: BTreeMap::new(),
-            commands: BTreeMap::new(),
-            node_conditions: BTreeMap::new(),
-            arrivals: BTreeMap::new(),
-            policies: BTreeMap::new(),
-            config: None,
-            remediations: BTreeMap::new(),
-            daemon_sets: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            pod_reads: PodReads::default(),
-            known_pods: KnownPods::default(),
-            hand_offs: BTreeMap::new(),
-            rights: BTreeMap::new(),
-            may_evict: TriState::Unknown,
-            admission: proof::Proof::default(),
-            wakes: Wakes::default(),
-            unfinished: BTreeMap::new(),
-            shared: Shared::default(),
-            condition_texts: Shared::default(),
-            notices: ConditionHistory::default(),
-            flaps: Flaps::default(),
-            started: now,
-        }
-    }
-
     /// Monotonic time since this process began to watch.
     pub fn since_start(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.started)
+        now.saturating_duration_since(self.started.0)
     }
 
     /// Whether every kind has been listed since this process started or, while it leads, since its term began.
@@ -226,7 +190,7 @@ impl State {
 }
 
 /// The state, shared by the tasks that fill it and the one that decides.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cache {
     state: Mutex<State>,
     decider: Notify,
@@ -236,12 +200,6 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache.
-    pub fn new() -> Self {
-        let (state, terms) = (Mutex::new(State::new(Instant::now())), watch::Sender::new(()));
-        Self { state, decider: Notify::new(), decider_soon: Notify::new(), reader: Notify::new(), terms }
-    }
-
     /// The state. No caller holds the lock over an await.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends the process. Until then the state is still the best available.
@@ -290,11 +248,5 @@ impl Cache {
     /// Waits until the reader of suspects' pods may have work.
     pub async fn reader_woken(&self) {
         self.reader.notified().await;
-    }
-}
-
-impl Default for Cache {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::cache::command::CommandRow;
 use super::cache::fold::Ingest;
-use super::calls::{CallError, Calls, bounded, delete_params, our_label};
+use super::calls::{CallError, Calls, bounded, bounded_opt, delete_params, our_label};
 use nrh_api::view::guard::Guarded;
 use nrh_api::{CHECKS_MANAGER, CONTROLLER_MANAGER, NodeCommand, NodeCommandSpec};
 use nrh_core::command::ActionCommand;
@@ -88,13 +88,7 @@ impl Command<'_> {
     }
 
     async fn create(&self, manager: &str, spec: NodeCommandSpec) -> Result<(), CallError> {
-        let metadata = ObjectMeta {
-            name: Some(self.node.to_owned()),
-            owner_references: Some(vec![owned_by(self.node, self.uid)]),
-            labels: Some(BTreeMap::from([our_label()])),
-            ..ObjectMeta::default()
-        };
-        let object = NodeCommand { metadata, spec };
+        let object = NodeCommand { metadata: metadata_of(self.node, self.uid), spec };
         let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
         let (api, what) = (self.calls.act::<NodeCommand>(), || format!("creating NodeCommand {}", self.node));
         let made = bounded(what, api.create(&params, &object)).await?;
@@ -106,10 +100,7 @@ impl Command<'_> {
         let params = delete_params(Some(uid.to_owned()));
         let api = self.calls.act::<Guarded<NodeCommand>>();
         let what = || format!("deleting NodeCommand {} of another node of that name", self.node);
-        match bounded(what, api.delete(self.node, &params)).await {
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(()),
-        }
+        bounded_opt(what, api.delete(self.node, &params)).await.map(drop)
     }
 }
 
@@ -135,15 +126,21 @@ async fn patch(calls: &Calls, cache: &Cache, manager: &str, node: &str, change: 
     Ok(())
 }
 
-/// The owner reference to exactly that Node. The object is deleted with the Node.
-pub fn owned_by(node: &str, node_uid: &str) -> OwnerReference {
-    OwnerReference {
+/// The metadata of an object about exactly that Node: it has its name, and the garbage collector deletes it with the Node.
+pub fn metadata_of(node: &str, node_uid: &str) -> ObjectMeta {
+    let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
         name: node.to_owned(),
         uid: node_uid.to_owned(),
         controller: None,
         block_owner_deletion: Some(false),
+    };
+    ObjectMeta {
+        name: Some(node.to_owned()),
+        owner_references: Some(vec![owner]),
+        labels: Some(BTreeMap::from([our_label()])),
+        ..ObjectMeta::default()
     }
 }
 

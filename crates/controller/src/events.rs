@@ -52,7 +52,6 @@ nrh_core::named! {
     }
 }
 
-/// One event to send.
 #[derive(Debug)]
 struct Notice {
     about: ObjectReference,
@@ -86,7 +85,7 @@ pub fn channel() -> (Events, EventSender) {
 impl Events {
     /// Reports an event about a node.
     pub fn send_event(&self, node: &Node, kind: Kind, text: String) {
-        self.put(Notice::new(about(node), kind, kind.as_str(), text));
+        self.put(Notice::new(node.object_ref(&()), kind, kind.as_str(), text));
     }
 
     /// Reports the result of a step.
@@ -196,10 +195,6 @@ const fn answers(executor: Executor) -> &'static str {
     }
 }
 
-fn about(node: &Node) -> ObjectReference {
-    node.object_ref(&())
-}
-
 /// The object that the event is related to. The recorder counts events of one reason about the same two objects as one, and keeps the
 /// text of the first, so the reference also names the text.
 fn related(notice: &Notice) -> ObjectReference {
@@ -237,7 +232,10 @@ impl EventSender {
                     Ok(Err(error)) => Some(error),
                     Err(_) => None,
                 };
-                let code = error.as_ref().and_then(code);
+                let code = match &error {
+                    Some(kube::Error::Api(status)) => Some(status.code),
+                    _ => None,
+                };
                 let text = error.map_or_else(|| "no answer".to_owned(), |error| error.to_string());
                 tracing::warn!(error = text, attempts_left, "an event was not taken");
                 match code {
@@ -249,14 +247,6 @@ impl EventSender {
                 }
             }
         }
-    }
-}
-
-/// The code with which the API server has refused a call.
-fn code(error: &kube::Error) -> Option<u16> {
-    match error {
-        kube::Error::Api(status) => Some(status.code),
-        _ => None,
     }
 }
 

@@ -119,11 +119,7 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
     let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let condition = |kind: &str| conditions.into_iter().flatten().find(|one| text(one, "type") == kind);
-    let status = |kind: &str| match condition(kind).map(|one| text(one, "status")).as_deref() {
-        Some("True") => TriState::True,
-        Some("False") => TriState::False,
-        _ => TriState::Unknown,
-    };
+    let status = |kind: &str| condition(kind).map_or(TriState::Unknown, |one| TriState::of(&text(one, "status")));
     let shown = ["Succeeded", "Processing"].into_iter().find_map(|kind| {
         let one = condition(kind)?;
         Some(format!("{kind}={} {}: {}", text(one, "status"), text(one, "reason"), text(one, "message")))
@@ -214,7 +210,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_check_without_an_answer_is_no_verdict() {
-        let mut state = State::new(Instant::now());
+        let mut state = State::default();
         let view = HandOffView { exists: true, ..HandOffView::default() };
         assert!(take(&mut state, vec![(handed(), Ok(view.clone()))], Instant::now()));
         assert!(!take(&mut state, vec![(handed(), Ok(view))], Instant::now()), "the same again is no news");

@@ -79,7 +79,7 @@ mod tests {
 
     #[tokio::test]
     async fn checks_and_metrics_are_served_apart() {
-        let served = Served { cache: Arc::new(Cache::new()), metrics: Arc::new(Metrics::new()) };
+        let served = Served { cache: Arc::new(Cache::default()), metrics: Arc::new(Metrics::default()) };
         let code = async |router: Router, path: &str| {
             let request = Request::get(path).body(Body::empty()).unwrap();
             router.oneshot(request).await.unwrap().status().as_u16()

@@ -177,7 +177,8 @@ impl Election {
                 Ok(None) => {}
                 Err(error) => tracing::warn!(error = error.line(), "the leader lease could not be read or written"),
             }
-            if leading.is_some_and(|term| Instant::now() >= term.until) && !self.renewed_since(began) {
+            let is_renewed = self.term.borrow().is_some_and(|term| term.until >= began + RENEW_DEADLINE);
+            if leading.is_some_and(|term| Instant::now() >= term.until) && !is_renewed {
                 self.term.send_replace(None);
                 return Err(Lost::NotRenewed);
             }
@@ -189,10 +190,6 @@ impl Election {
                 }
             }
         }
-    }
-
-    fn renewed_since(&self, began: Instant) -> bool {
-        self.term.borrow().is_some_and(|term| term.until >= began + RENEW_DEADLINE)
     }
 
     /// Reads the lease once, and writes it if needed: once, or twice where a term begins. Returns the epoch while this process leads.

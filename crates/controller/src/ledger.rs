@@ -24,11 +24,6 @@ const WRITTEN: &str = "written";
 /// Maximum size. The largest ceiling (1,000 slots of two names each) needs less, so larger data is not the controller's.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The slots as text.
-pub fn write(ledger: &Ledger) -> Result<String, serde_json::Error> {
-    serde_json::to_string(ledger)
-}
-
 /// The slots from text; `None` if the text is not what the controller writes.
 pub fn read(text: &str) -> Option<Ledger> {
     (text.len() <= MAX_BYTES).then(|| serde_json::from_str(text).ok()).flatten()
@@ -90,7 +85,7 @@ impl LedgerStore {
 
     /// Stores it over the version last read, in the given term. After any failure it is uncertain, and must be read again.
     pub async fn store(&mut self, calls: &Calls, ledger: &Ledger, term: u64) -> Result<(), StoreError> {
-        let text = write(ledger)?;
+        let text = serde_json::to_string(ledger)?;
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
         (self.known, self.ours) = (false, false);
         let over = self.version.as_deref().unwrap_or("none");
@@ -162,7 +157,7 @@ mod tests {
             kinds: Some([nrh_core::fault::FaultType::KubeletDown].into()),
         };
         let ledger = Ledger { slots: BTreeMap::from([("w1-abc".to_owned(), slot)]) };
-        assert_eq!(read(&write(&ledger).unwrap()), Some(ledger));
+        assert_eq!(read(&serde_json::to_string(&ledger).unwrap()), Some(ledger));
     }
 
     #[test]

@@ -40,9 +40,8 @@ pub struct Metrics {
     suspended: Gauge,
 }
 
-impl Metrics {
-    /// Creates the metrics, all at zero.
-    pub fn new() -> Self {
+impl Default for Metrics {
+    fn default() -> Self {
         let mut registry = Registry::with_prefix("nrh");
         let decisions = Histogram::new(exponential_buckets(0.000_25, 4.0, 8));
         let (remediations, acts, holds) = (Family::default(), Family::default(), Family::default());
@@ -70,7 +69,9 @@ impl Metrics {
         registry.register("suspended", "1 while a RemediationConfig suspends all remediation", suspended.clone());
         Self { registry, remediations, acts, holds, faults, nodes, unreadable, decisions, leader, admission, suspended }
     }
+}
 
+impl Metrics {
     /// The text that is scraped.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
@@ -145,12 +146,6 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +160,7 @@ mod tests {
             "message": "m", "firstSeen": "2025-01-01T00:00:00Z", "subject": {"kind": "Container"}});
         let fault = ReportedFault { fault: serde_json::from_value(fault).unwrap(), checked: Duration::ZERO };
         let view = ReportView { faults: vec![fault], ..ReportView::default() };
-        let cache = crate::cache::Cache::new();
+        let cache = crate::cache::Cache::default();
         cache.lock().snapshot.reports = ["w1", "w2"].map(|node| (node.to_owned(), view.clone())).into();
         let says = |probe_reporting| Arc::new(NodeStatusView { probe_reporting, ..NodeStatusView::default() });
         let labels = [("runtimehealth.io/probe".to_owned(), "disabled".to_owned())].into();
@@ -174,7 +169,7 @@ mod tests {
         let nodes = [("w1", TriState::True), ("w2", TriState::False), ("w3", TriState::Unknown)];
         let nodes = nodes.map(|(node, is)| (node.to_owned(), says(is)));
         let plan = Plan { nodes: nodes.into(), ..Plan::default() };
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         metrics.decided(&cache.lock(), &plan, 0.0);
         let text = metrics.text().unwrap();
         assert!(text.contains("nrh_faults{type=\"HungContainer\"} 1\n"), "{text}");
@@ -183,10 +178,10 @@ mod tests {
 
     #[test]
     fn the_text_names_every_metric_once_something_was_decided() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         metrics.act("Cordon", "Done");
         metrics.leads(true);
-        metrics.decided(&crate::cache::Cache::new().lock(), &Plan::default(), 0.001);
+        metrics.decided(&crate::cache::Cache::default().lock(), &Plan::default(), 0.001);
         let text = metrics.text().unwrap();
         for line in [
             "nrh_actions_total{action=\"Cordon\",result=\"Done\"} 1",

@@ -264,7 +264,7 @@ mod tests {
 
     /// The conditions that are applied where the controller's have this message.
     fn applied(node: &Node, wanted: &str, message: &str) -> Option<Vec<Value>> {
-        let cache = Cache::new();
+        let cache = Cache::default();
         let mut state = cache.lock();
         let view = nrh_api::view::node::view(node);
         state.snapshot.nodes.insert("w1".into(), view);

@@ -54,20 +54,19 @@ fn of(pod: &Pod) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn it_is_that_of_the_controller_s_container() {
         let with = |containers: serde_json::Value| -> Pod {
-            serde_json::from_value(serde_json::json!({"spec": {"containers": containers}})).unwrap()
+            serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
         };
-        assert_eq!(
-            of(&with(serde_json::json!([{"name": "mesh", "image": "a:1"}, {"name": "controller", "image": "b:2"}])))
-                .as_deref(),
-            Some("b:2")
-        );
-        assert_eq!(of(&with(serde_json::json!([{"name": "controller"}]))), None);
-        assert_eq!(of(&with(serde_json::json!([]))), None);
+        let both = json!([{"name": "mesh", "image": "a:1"}, {"name": "controller", "image": "b:2"}]);
+        assert_eq!(of(&with(both)).as_deref(), Some("b:2"));
+        assert_eq!(of(&with(json!([{"name": "controller"}]))), None);
+        assert_eq!(of(&with(json!([]))), None);
         assert_eq!(of(&Pod::default()), None);
     }
 }

@@ -126,8 +126,8 @@ impl Controller {
         Self {
             calls,
             clock,
-            cache: Arc::new(Cache::new()),
-            metrics: Arc::new(Metrics::new()),
+            cache: Arc::new(Cache::default()),
+            metrics: Arc::new(Metrics::default()),
             identity: unique(&args.identity),
             image: args.image.clone().unwrap_or_default(),
             ceiling: args.max_in_flight,

@@ -71,17 +71,10 @@ mod tests {
     use nrh_core::policy::Mode;
 
     #[test]
-    fn the_shipped_policy_is_valid_and_touches_nothing() {
-        let object = shipped().unwrap();
-        let policy = nrh_api::convert::policy(&object).unwrap();
+    fn the_shipped_policy_is_valid_touches_nothing_and_has_a_rule_for_every_fault() {
+        let policy = nrh_api::convert::policy(&shipped().unwrap()).unwrap();
         assert_eq!(policy.mode, Mode::DryRun);
         assert!(policy.priority < 0, "any policy of a user goes before it");
-    }
-
-    #[test]
-    fn the_shipped_policy_has_a_rule_for_every_fault() {
-        let object = shipped().unwrap();
-        let policy = nrh_api::convert::policy(&object).unwrap();
         // A condition of a Node is a fault only where a policy asks for it, which is its rule then.
         let own = |kind: &FaultType| *kind != FaultType::NodeCondition;
         for fault in FaultType::ALL.into_iter().filter(own) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nrh_api::without_probe;
-use nrh_core::plan::{Blocked, NodeStatusView, Plan, PolicyStatusView};
+use nrh_core::plan::{NodeStatusView, Plan, PolicyStatusView};
 use nrh_core::snapshot::NodeView;
 use nrh_core::text::bounded;
 
@@ -36,7 +36,7 @@ impl StatusViews {
         for blocked in &plan.blocked {
             let of_node = lines.entry(blocked.node.as_str()).or_default();
             if of_node.len() < MAX_BLOCKED {
-                of_node.push(line(blocked));
+                of_node.push(bounded(&format!("{:?}: {}", blocked.reason, blocked.message), 512));
             }
         }
         let nodes = std::mem::take(&mut plan.nodes);
@@ -51,8 +51,4 @@ impl StatusViews {
             policies: std::mem::take(&mut plan.policies),
         }
     }
-}
-
-fn line(blocked: &Blocked) -> String {
-    bounded(&format!("{:?}: {}", blocked.reason, blocked.message), 512)
 }

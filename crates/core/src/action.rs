@@ -95,7 +95,6 @@ macro_rules! actions {
                 params
             }
 
-            /// What its parameters say about what is done, in words.
             fn words(&self) -> Vec<String> {
                 match self {
                     $(Self::$name(action) => action.words(),)+

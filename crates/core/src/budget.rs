@@ -318,8 +318,7 @@ impl Slots {
     }
 }
 
-/// The slot of an open remediation that cannot be read, where the ledger is lost. It is for any type of fault, because the type
-/// is unknown.
+/// The slot of an open remediation that cannot be read, where the ledger is lost. Its type of fault is unknown, so it is for any.
 fn rebuilt(remediation: &UnreadableRemediation, now: Timestamp) -> Option<Slot> {
     let node = remediation.node.clone().filter(|_| remediation.is_open)?;
     let policy = remediation.policy.clone().unwrap_or_default();

@@ -152,21 +152,15 @@ fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)
 mod tests {
     use std::time::Duration;
 
-    use super::super::diagnose::diagnose;
-    use super::super::examples::{Node, SANDBOX};
-    use super::super::finding::Known;
-    use super::super::thresholds::Thresholds;
+    use super::super::examples::{Node, SANDBOX, check};
     use super::super::tracker::Tracker;
     use super::*;
     use crate::restart_safety::restart_safety;
 
     fn judge(node: &mut Node, checks: &[u64]) -> Vec<(ConditionType, TriState, ConditionReason)> {
-        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
-        let mut judged = Vec::new();
+        let (mut tracker, mut judged) = (Tracker::default(), Vec::new());
         for at in checks {
-            node.now = Duration::from_secs(*at);
-            let findings = diagnose(node, tracker.known(), &thresholds);
-            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let (findings, seen) = check(&mut tracker, node, *at);
             judged = of_probe(&seen, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
         }
         judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
@@ -184,8 +178,7 @@ mod tests {
 
     #[test]
     fn a_hung_container_turns_only_its_own_condition_and_restart_safe() {
-        let mut node = Node::healthy();
-        node.freeze(SANDBOX);
+        let mut node = Node::with(|node| node.freeze(SANDBOX));
         for (checks, status, reason) in [
             (&[1000][..], TriState::Unknown, ConditionReason::FaultSuspected),
             (&[1000, 1020, 1040][..], TriState::False, ConditionReason::FaultConfirmed),
@@ -228,10 +221,9 @@ mod tests {
     /// The removal of orphans is also verified while no kubelet runs.
     #[test]
     fn without_a_kubelet_what_is_left_over_is_still_checked_for() {
-        let mut node = Node::healthy();
-        node.kubelet_gone();
-        node.lose_sight_of_the_kubelet();
-        let findings = diagnose(&node, Known::default(), &Thresholds::default());
+        let mut node = Node::with(Node::kubelet_gone);
+        node.host().unseen = Some("no kubelet runs that could be checked".into());
+        let findings = node.findings();
         let judged = of_probe(&Tracked::default(), &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
         assert_eq!(sandboxes.status, TriState::True, "{sandboxes:?}");
@@ -241,8 +233,7 @@ mod tests {
     #[test]
     fn a_left_over_is_not_gone_while_it_is_open_whether_the_kubelet_works() {
         use crate::observation::ContainerState;
-        let mut node = Node::healthy();
-        node.orphan(ContainerState::Exited);
+        let mut node = Node::with(|node| node.orphan(ContainerState::Exited));
         let of = |node: &mut Node, checks: &[u64]| {
             let judged = judge(node, checks);
             judged.into_iter().find(|(kind, ..)| *kind == ConditionType::SandboxesConsistent).unwrap().1
@@ -261,7 +252,7 @@ mod tests {
 
     #[test]
     fn where_nobody_could_check_nothing_is_true() {
-        let findings = diagnose(&Node::unavailable(), Known::default(), &Thresholds::default());
+        let findings = Node::unavailable().findings();
         for one in of_probe(&Tracked::default(), &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, TriState::Unknown, "{one:?}");
             assert!(!one.message.is_empty());

@@ -107,7 +107,7 @@ impl Kept {
         }
         self.clocks.retain(|_, clock| clock.since.is_some() || !clock.stay.is_over(moment(now)));
         if is_back && !was_there {
-            self.came_again(moment(now));
+            self.flap = Some(Flap::after(self.flap, Change::Fault, moment(now)));
         }
         if let Some(condition) = current.filter(|_| self.is_there()) {
             let is_same = (self.condition.status, &self.condition.reason) == (condition.status, &condition.reason);
@@ -117,11 +117,6 @@ impl Kept {
             }
         }
         changed || is_back
-    }
-
-    fn came_again(&mut self, now: Moment) {
-        let before = self.flap.and_then(|flap| flap.settled(now));
-        self.flap = Some(before.map_or_else(|| Flap::first(Change::Fault, now), |flap| flap.with(Change::Fault, now)));
     }
 
     /// Whether it is absent and nothing of it counts any more.

@@ -17,8 +17,7 @@ use super::tri_state::TriState;
 const MAX_EVICTIONS: usize = 20;
 /// Maximum number of eviction requests in one round, including those that a budget refuses.
 const MAX_TRIES: usize = 60;
-/// Stop the round after this many unexplained 429 answers. One may come from a webhook for one pod; several mean an overloaded
-/// API server.
+/// Unexplained 429 answers that stop the round. One may come from a webhook for one pod; several mean an overloaded API server.
 const MAX_BUSY: usize = 3;
 /// Number of rounds in a row without a pod left after which a node is drained.
 pub const EMPTY_ROUNDS: u32 = 2;
@@ -288,8 +287,7 @@ impl Round {
         self.going.len().saturating_add(self.next.len()).saturating_add(self.blocked.len())
     }
 
-    /// The result of the round, in one sentence that names what blocks pods. It is the same in each round in which nothing
-    /// changes.
+    /// The result of the round, in one sentence that names what blocks pods. It stays the same while nothing changes.
     pub fn sentence(&self) -> String {
         if self.left() == 0 {
             return QUIET.to_owned();

@@ -15,13 +15,19 @@ pub use records::{CONT, KILL, SAFE_KILL, command, fault, shim};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
+use crate::diagnose::diagnose;
 use crate::fault::PodRef;
+use crate::finding::{Findings, Known};
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
     KubeletSeen, KubeletSettings, LimitSeen, ListRound, NetworkSeen, OrphanCheck, Owner, PortSeen, PossibleRole,
     Pressure, ProcessRole, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
     SettingsSource, Space, StatusSeen, TaskAnswer, UnprovenProcess, Usage,
 };
+use crate::thresholds::Thresholds;
+use crate::tracker::{Tracked, Tracker};
 
 /// Id of the sandbox of the pod `one`.
 pub const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -165,6 +171,15 @@ pub fn quick() -> PortSeen {
     }
 }
 
+/// One check of everything on this node at this second, with the shipped thresholds.
+pub fn check(tracker: &mut Tracker, node: &mut Node, second: u64) -> (Findings, Tracked) {
+    node.now = Duration::from_secs(second);
+    let thresholds = Thresholds::default();
+    let findings = diagnose(node, tracker.known(), &thresholds);
+    let stepped = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
+    (findings, stepped)
+}
+
 impl Node {
     /// All that was asked has answered, and nothing is wrong.
     pub fn healthy() -> Self {
@@ -225,6 +240,13 @@ impl Node {
         }
     }
 
+    /// A healthy node with this change.
+    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut node = Self::healthy();
+        change(&mut node);
+        node
+    }
+
     /// Nothing that is needed to check is there.
     pub fn unavailable() -> Self {
         fn no<T>() -> Reading<T> {
@@ -244,6 +266,11 @@ impl Node {
             clock: Reading::Never,
             ..Self::healthy()
         }
+    }
+
+    /// What is found on it by a probe that has just begun, with the shipped thresholds.
+    pub fn findings(&self) -> Findings {
+        diagnose(self, Known::default(), &Thresholds::default())
     }
 
     /// The lists of the runtime, to be changed.
@@ -331,11 +358,6 @@ impl Node {
     pub fn kubelet_gone(&mut self) {
         let kubelet = self.kubelet();
         (kubelet.process, kubelet.healthz) = (None, None);
-    }
-
-    /// No kubelet runs that could be read.
-    pub fn lose_sight_of_the_kubelet(&mut self) {
-        self.host().unseen = Some("no kubelet runs that could be checked".into());
     }
 
     /// A client of the runtime works on a container for so many seconds.

@@ -57,7 +57,6 @@ impl ExternalCondition {
         Some(Self { kind: kind.to_owned(), status, reason, message })
     }
 
-    /// The subject of a fault about it.
     fn subject(&self) -> Subject {
         let status = ConditionStatus { status: self.status, reason: self.reason.clone() };
         Subject { condition: Some(status), ..Subject::named(SubjectKind::Condition, bounded(&self.kind, MAX_TYPE)) }
@@ -180,8 +179,7 @@ pub struct ObservedCondition {
 }
 
 impl ObservedCondition {
-    /// Identity of the fault. It stays the same while the type is the same and the status is one of those that are asked for
-    /// together, whatever the reason.
+    /// Identity of the fault: the same for one type and the statuses that are asked for together, whatever the reason.
     pub fn id(&self, node: &str) -> String {
         let statuses: Vec<&str> = self.statuses.iter().map(|status| status.as_str()).collect();
         let what = format!("{node}/{}/{}", self.condition.kind, statuses.join("+"));

@@ -1,5 +1,4 @@
-//! What can be wrong with a node, in closed sets: the vocabulary that probe, controller, policies and
-//! people share.
+//! What can be wrong with a node, in closed sets: the words that probe, controller, policies and people share.
 
 use std::fmt;
 

@@ -135,7 +135,7 @@ impl Fault {
 
 impl Sighting {
     /// What most sightings have in common: certain, harmful, with the usual severity and subject of its kind, and no target.
-    fn new(kind: FaultType, key: &str, checked: Duration, confirm: Confirmation) -> Self {
+    pub(crate) fn new(kind: FaultType, key: &str, checked: Duration, confirm: Confirmation) -> Self {
         let spec = kind.spec();
         Self {
             kind,
@@ -175,7 +175,6 @@ fn each_once<T>(
     all.into_iter()
 }
 
-/// Looks for one kind of fault.
 type Detector = fn(&Check<'_>, &mut Findings) -> Detected;
 
 /// All detectors. What an earlier one wants asked is asked first.
@@ -229,7 +228,6 @@ fn silent_checks(seen: &Observations) -> Vec<String> {
     lines.into_iter().flatten().collect()
 }
 
-/// Looks for all kinds of fault.
 pub(crate) fn detect(check: &Check<'_>, findings: &mut Findings) {
     findings.runtime_gone = runtime::is_gone(check);
     findings.in_flight = runtime::in_flight(check.seen);

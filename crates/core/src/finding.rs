@@ -208,16 +208,12 @@ pub(crate) struct HangConfirmation {
     pub stuck: Confirmation,
 }
 
-/// One pass over one set of observations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check<'a> {
-    /// What the collectors saw.
     pub seen: &'a Observations,
-    /// What earlier checks found.
     pub known: Known,
     /// The thresholds that apply now. They are longer than configured on a node that is short of a resource.
     pub thresholds: &'a Thresholds,
-    /// The thresholds as configured.
     pub configured: &'a Thresholds,
 }
 
@@ -319,7 +315,6 @@ pub(crate) fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
     }
 }
 
-/// The newest round of lists.
 pub(crate) fn lists(seen: &Observations) -> Result<(&ListRound, Duration), Verdict> {
     answer(&seen.lists, seen.now, "the runtime's lists", STALE)
 }

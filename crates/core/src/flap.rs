@@ -87,6 +87,12 @@ impl Flap {
         none.with(change, now)
     }
 
+    /// The history with one more change, or a new one where nothing is left of it.
+    pub fn after(known: Option<Self>, change: Change, now: Moment) -> Self {
+        let left = known.and_then(|flap| flap.settled(now));
+        left.map_or_else(|| Self::first(change, now), |flap| flap.with(change, now))
+    }
+
     /// Adds one change. A moment before the last change counts as that one.
     #[must_use]
     pub fn with(self, change: Change, now: Moment) -> Self {

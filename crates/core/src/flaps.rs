@@ -26,7 +26,6 @@ const GONE_FOR: Duration = Duration::from_hours(2);
 /// A fault that comes back this soon after another change has the same cause, and counts together with it.
 const OF_ONE_CAUSE: Duration = Duration::from_mins(2);
 
-/// What is remembered of one node.
 #[derive(Clone, Debug, Default)]
 struct OfNode {
     uid: String,
@@ -43,9 +42,7 @@ struct OfNode {
     stalled: Option<Stay>,
     /// Since when the Node has reported that without a break, by its own time and by the watcher's.
     stalled_since: Option<(Option<Timestamp>, Moment)>,
-    /// Sequence of the last report.
     sequence: Option<u64>,
-    /// Whether the stored history has been read.
     is_restored: bool,
     reported: Option<(FlapRecord, Moment)>,
 }
@@ -63,8 +60,7 @@ pub(super) fn moment(now: Duration) -> Moment {
 
 impl OfNode {
     fn note(&mut self, change: Change, now: Moment) {
-        let before = self.flap.and_then(|flap| flap.settled(now));
-        self.flap = Some(before.map_or_else(|| Flap::first(change, now), |flap| flap.with(change, now)));
+        self.flap = Some(Flap::after(self.flap, change, now));
     }
 
     fn note_faults(&mut self, report: &ReportView, now: Moment) {
@@ -97,8 +93,7 @@ impl OfNode {
         self.gone.drain(..too_many);
     }
 
-    /// Records which faults are present, by a report that was not seen before. A report that only the controller has changed is
-    /// no new check.
+    /// Records which faults are present, by a new report. A report that only the controller has changed is no new check.
     fn note_stays(&mut self, report: &ReportView, now: Moment) {
         let sequence = report.heartbeat.as_ref().map(|beat| beat.sequence);
         if self.sequence == sequence {

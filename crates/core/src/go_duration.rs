@@ -29,7 +29,6 @@ pub fn parse(text: &str) -> Option<Duration> {
 /// The longest duration that Go can represent.
 const MAX: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
-/// Nanoseconds of one unit.
 fn nanoseconds(unit: &str) -> Option<u64> {
     Some(match unit {
         "h" => 3_600_000_000_000,

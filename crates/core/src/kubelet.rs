@@ -56,8 +56,7 @@ pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> 
     }
 }
 
-/// The fault of a node's kubelet whose start is blocked, if it is. `faults` are the faults that the probe reports, in whatever
-/// state.
+/// The fault of a kubelet whose start is blocked. `faults` are those that the probe reports, in whatever state.
 pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults: &[&Fault]) -> Option<Fault> {
     let (began, how) = (kubelet.began?, unfinished(view, kubelet)?);
     if kubelet.age < kubelet_start_blocked::AGE || kubelet.unfinished? < kubelet_start_blocked::SEEN {

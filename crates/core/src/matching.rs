@@ -17,8 +17,7 @@ pub const NO_OWNER: &str = "None";
 pub(crate) const MAX_KEYS: usize = 256;
 /// Longest key of a label, in bytes.
 pub(crate) const MAX_KEY: usize = 317;
-/// The key of a label: a name of at most 63 characters, with a domain and a slash before it or without. A dot stands in brackets,
-/// so that CEL takes it as it is.
+/// The key of a label: at most 63 characters, perhaps after a domain and a slash. A dot stands in brackets, as CEL takes it.
 pub const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$";
 /// Longest value of a label, and longest kind of an owner, in bytes.
 const MAX_VALUE: usize = 63;
@@ -296,7 +295,6 @@ impl Matching {
     }
 }
 
-/// The answer for a version that cannot be compared.
 fn unreadable_version(field: &'static str, of: &str, known: Option<&str>) -> Match {
     let found = known.map_or_else(|| "none".to_owned(), |known| format!("{:?}", bounded(known, MAX_LENGTH)));
     let what = format!(
@@ -305,7 +303,6 @@ fn unreadable_version(field: &'static str, of: &str, known: Option<&str>) -> Mat
     Match::Unknown(MissingFact { field, what, passes: false })
 }
 
-/// The answer for a pod that is not named.
 fn unnamed(field: &'static str) -> Match {
     let what = "it is about a pod, and the probe does not know which".to_owned();
     Match::Unknown(MissingFact { field, what, passes: false })

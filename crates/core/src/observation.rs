@@ -24,9 +24,10 @@ pub use processes::{
 };
 
 /// The last answer of one collector. Ages are by the node's monotonic clock, at the moment of diagnosis.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Reading<T> {
     /// Not tried yet.
+    #[default]
     Never,
     /// An answer.
     Done {
@@ -126,8 +127,7 @@ pub struct ListRound {
     pub orphan_checks: BTreeMap<String, OrphanCheck>,
     /// For each container in state created or unknown: how long it has been listed like this.
     pub unfinished: BTreeMap<String, Duration>,
-    /// For each sandbox that is not ready and was queried in this round (Docker): whether the runtime knows it by id. `None`: no
-    /// answer.
+    /// For each sandbox that is not ready and was queried now (Docker): whether the runtime knows it by id. `None`: no answer.
     pub asked_sandboxes: BTreeMap<String, Option<bool>>,
     /// Containers of the kubelet with a removal that has started and not ended. `None`: this could not be queried, or the runtime
     /// has no such state.
@@ -194,8 +194,7 @@ pub enum RuntimeKind {
 }
 
 impl RuntimeKind {
-    /// Whether it answers by itself, and without a timeout of its own, for a single container. Each container is independent
-    /// then.
+    /// Whether it answers by itself, without a timeout of its own, for a single container: then each container is independent.
     pub const fn answers_itself(self) -> bool {
         matches!(self, Self::Docker | Self::CriO)
     }
@@ -313,7 +312,7 @@ pub enum SettingsSource {
 }
 
 /// All readings of the collectors, at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Observations {
     /// The node's monotonic clock (time since boot). All durations in the tracker are differences of it.
     pub now: Duration,

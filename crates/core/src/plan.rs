@@ -228,7 +228,7 @@ impl Default for PlanSettings {
             settle: Duration::from_mins(1),
             retry: Duration::from_secs(10),
             rebuild_ledger: false,
-            history: History { limit: 50, ttl: Duration::from_hours(168) },
+            history: History::default(),
         }
     }
 }

@@ -41,7 +41,6 @@ pub(crate) struct StepContext<'x> {
     pub seen: &'x ObservedFault<'x>,
 }
 
-/// An attempt at a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptContext<'x> {
     pub cluster: ClusterContext<'x>,
@@ -71,7 +70,6 @@ pub(crate) enum Poll {
     Working(Duration),
     /// It was executed at that time, with this message. The check of the fault decides from now on.
     Verify(Timestamp, Option<String>),
-    /// The attempt ends.
     End(StepState, String),
     /// Its time is over: its timeout, and the reason.
     Expire(Duration, String),
@@ -83,7 +81,6 @@ pub(crate) enum Poll {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a pass has few of them")]
 pub(crate) enum Expiry {
-    /// It has failed.
     Fails,
     /// It has timed out, with this message.
     TimesOut(String),
@@ -96,7 +93,6 @@ pub(crate) enum Expiry {
 pub(crate) struct Verification {
     /// When its time began.
     pub from: Timestamp,
-    /// Its time.
     pub timeout: Duration,
     /// For how long the fault has to stay away.
     pub stable_for: Duration,
@@ -173,8 +169,7 @@ pub(crate) trait Procedure {
         None
     }
 
-    /// What the action leaves for the remediation to remove. It is recorded before the action, so a crash in between leaves nothing
-    /// behind.
+    /// What the action leaves for the remediation to remove. It is recorded first, so a crash in between leaves nothing behind.
     fn marker(&self, _remediation: &Remediation, _record: &StepRecord) -> Option<Marker> {
         None
     }
@@ -236,7 +231,6 @@ pub(crate) fn addresses(action: &Action, fault: &Fault, node: &NodeContext<'_>) 
     of(action).require_applicable(fault, node)
 }
 
-/// How this action proceeds.
 pub(crate) fn of(action: &Action) -> &dyn Procedure {
     match action {
         Action::Cordon(params) => params,

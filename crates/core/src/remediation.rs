@@ -260,7 +260,7 @@ impl Remediation {
     }
 
     /// The operation that waits for an approval and has none yet.
-    pub fn unanswered(&self) -> Option<&str> {
+    pub fn unapproved(&self) -> Option<&str> {
         self.awaiting().filter(|operation| self.approved(operation).is_none())
     }
 

@@ -86,8 +86,7 @@ impl RestartSafety {
     }
 }
 
-/// What only the confirmed faults among these say about a restart of the kubelet and the runtime. Gaps in the checks are not
-/// considered.
+/// What only the confirmed faults among these say about a restart of the kubelet and the runtime, whatever was not checked.
 pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (TriState, TriState) {
     let confirmed = faults.into_iter().filter(|fault| fault.state == FaultState::Confirmed);
     let (mut kubelet, mut runtime) = (TriState::True, TriState::True);
@@ -191,24 +190,35 @@ impl Reasons {
 
 #[cfg(test)]
 mod tests {
-    use super::super::diagnose::diagnose;
-    use super::super::examples::{Node, SANDBOX};
-    use super::super::finding::Known;
+    use super::super::examples::{Node, SANDBOX, check};
     use super::super::observation::{ContainerState, Reading};
-    use super::super::thresholds::Thresholds;
     use super::super::tracker::Tracker;
     use super::*;
     use crate::fault::{Severity, SubjectKind};
 
-    fn judge(node: &Node) -> RestartSafety {
-        let findings = diagnose(node, Known::default(), &Thresholds::default());
-        let seen = Tracker::default().step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
-        restart_safety(&seen.faults, seen.left_out, &findings)
+    /// The state of the node after checks at these seconds.
+    fn watched(mut node: Node, seconds: impl Iterator<Item = u64>) -> RestartSafety {
+        let (mut tracker, mut safety) = (Tracker::default(), RestartSafety::default());
+        for at in seconds {
+            let (findings, seen) = check(&mut tracker, &mut node, at);
+            safety = restart_safety(&seen.faults, seen.left_out, &findings);
+        }
+        safety
+    }
+
+    fn judge(node: Node) -> RestartSafety {
+        watched(node, std::iter::once(1000))
+    }
+
+    /// Beside this confirmed fault on a healthy node.
+    fn beside(fault: Fault) -> RestartSafety {
+        let fault = Fault { state: FaultState::Confirmed, ..fault };
+        restart_safety(&[fault], 0, &Node::healthy().findings())
     }
 
     #[test]
     fn a_complete_clean_check_is_safe() {
-        let safety = judge(&Node::healthy());
+        let safety = judge(Node::healthy());
         assert_eq!(safety.both(), TriState::True, "{safety:?}");
         assert_eq!(
             safety.message(),
@@ -218,9 +228,7 @@ mod tests {
 
     #[test]
     fn one_task_not_asked_yet_is_unknown() {
-        let mut node = Node::healthy();
-        node.tasks.clear();
-        let safety = judge(&node);
+        let safety = judge(Node::with(|node| node.tasks.clear()));
         assert_eq!(safety.both(), TriState::Unknown);
         assert!(safety.message().contains("not every running container answered within 90 s"), "{}", safety.message());
     }
@@ -238,9 +246,7 @@ mod tests {
         ];
         let down = Fault { state: FaultState::Confirmed, ..crate::examples::fault(FaultType::KubeletDown) };
         for (change, why) in checks {
-            let mut node = Node::healthy();
-            change(&mut node);
-            let findings = diagnose(&node, Known::default(), &Thresholds::default());
+            let findings = Node::with(change).findings();
             for safety in [restart_safety(&[], 0, &findings), restart_safety(std::slice::from_ref(&down), 0, &findings)]
             {
                 assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::Unknown, TriState::Unknown), "{why}");
@@ -251,44 +257,32 @@ mod tests {
 
     #[test]
     fn a_check_that_the_platform_does_not_allow_is_no_reason() {
-        let mut node = Node::healthy();
-        node.bus = Reading::Unavailable { reason: "no access".into() };
-        assert_eq!(judge(&node).both(), TriState::True);
+        let node = Node { bus: Reading::Unavailable { reason: "no access".into() }, ..Node::healthy() };
+        assert_eq!(judge(node).both(), TriState::True);
     }
 
     #[test]
     fn of_a_node_that_is_short_of_something_it_is_unknown_unless_the_kubelet_is_down() {
-        let mut node = Node::healthy();
-        node.pressure.cpu = 95;
-        let safety = judge(&node);
+        let node = Node::with(|node| node.pressure.cpu = 95);
+        let safety = judge(node.clone());
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::Unknown, TriState::Unknown));
         assert!(safety.message().contains("the node is short of CPU"), "{}", safety.message());
         let down = Fault { state: FaultState::Confirmed, ..crate::examples::fault(FaultType::KubeletDown) };
-        let findings = diagnose(&node, Known::default(), &Thresholds::default());
-        let safety = restart_safety(&[down], 0, &findings);
+        let safety = restart_safety(&[down], 0, &node.findings());
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::Unknown));
     }
 
     #[test]
     fn a_suspected_hang_is_unknown_and_a_confirmed_one_is_unsafe() {
-        let mut node = Node::healthy();
-        node.freeze(SANDBOX);
-        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
-        for (at, expected) in [(1000, TriState::Unknown), (1020, TriState::Unknown), (1040, TriState::False)] {
-            node.now = Duration::from_secs(at);
-            let findings = diagnose(&node, Known::default(), &thresholds);
-            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            let safety = restart_safety(&seen.faults, 0, &findings);
-            assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {at}: {seen:?}");
+        for (last, expected) in [(1000, TriState::Unknown), (1020, TriState::Unknown), (1040, TriState::False)] {
+            let safety = watched(Node::with(|node| node.freeze(SANDBOX)), (1000..=last).step_by(20));
+            assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {last}: {safety:?}");
         }
     }
 
     #[test]
     fn a_leaked_shim_forbids_only_the_runtime() {
-        let mut fault = crate::examples::fault(FaultType::LeakedShim);
-        fault.state = FaultState::Confirmed;
-        let findings = diagnose(&Node::healthy(), Known::default(), &Thresholds::default());
-        let safety = restart_safety(&[fault], 0, &findings);
+        let safety = beside(crate::examples::fault(FaultType::LeakedShim));
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::False));
     }
 
@@ -311,11 +305,9 @@ mod tests {
             (F::ClientCertificateExpiring, Severity::Medium, None, true, true),
             (F::ClientCertificateExpiring, Severity::High, None, false, true),
         ] {
-            let mut fault = crate::examples::fault(kind);
-            (fault.state, fault.severity) = (FaultState::Confirmed, severity);
+            let mut fault = Fault { severity, ..crate::examples::fault(kind) };
             fault.subject.kind = subject.unwrap_or(SubjectKind::Runtime);
-            let findings = diagnose(&Node::healthy(), Known::default(), &Thresholds::default());
-            let safety = restart_safety(&[fault], 0, &findings);
+            let safety = beside(fault);
             let safe = |is| if is { TriState::True } else { TriState::False };
             assert_eq!(
                 (safety.kubelet.safe, safety.runtime.safe),
@@ -325,24 +317,10 @@ mod tests {
         }
     }
 
-    /// The state of the node after checks every ten seconds for two minutes.
-    fn watched(node: &mut Node) -> RestartSafety {
-        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
-        let mut safety = RestartSafety::default();
-        for at in (1000..=1120).step_by(10) {
-            node.now = Duration::from_secs(at);
-            let findings = diagnose(node, tracker.known(), &thresholds);
-            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            safety = restart_safety(&seen.faults, 0, &findings);
-        }
-        safety
-    }
-
     #[test]
     fn of_a_kubelet_that_is_down_it_says_what_blocks_a_restart() {
-        let mut node = Node::healthy();
-        node.kubelet_gone();
-        let safety = watched(&mut node);
+        let mut node = Node::with(Node::kubelet_gone);
+        let safety = watched(node.clone(), (1000..=1120).step_by(10));
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::True), "{safety:?}");
         assert!(safety.message().starts_with("the kubelet is down; "), "{}", safety.message());
         assert!(
@@ -352,7 +330,7 @@ mod tests {
         );
 
         node.orphan(ContainerState::Running);
-        let safety = watched(&mut node);
+        let safety = watched(node, (1000..=1120).step_by(10));
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::False, TriState::True), "{safety:?}");
         let message = safety.message();
         assert!(message.contains("the kubelet is down; a restart of it would be blocked by "), "{message}");
@@ -361,10 +339,8 @@ mod tests {
 
     #[test]
     fn an_orphan_beside_a_kubelet_that_works_forbids_nothing() {
-        let mut fault = crate::examples::fault(FaultType::OrphanContainer);
-        (fault.state, fault.severity) = (FaultState::Confirmed, Severity::Medium);
-        let findings = diagnose(&Node::healthy(), Known::default(), &Thresholds::default());
-        assert_eq!(restart_safety(&[fault], 0, &findings).both(), TriState::True);
+        let fault = Fault { severity: Severity::Medium, ..crate::examples::fault(FaultType::OrphanContainer) };
+        assert_eq!(beside(fault).both(), TriState::True);
     }
 
     #[test]
@@ -376,9 +352,7 @@ mod tests {
 
     #[test]
     fn a_create_that_has_been_out_for_long_forbids_a_restart_of_the_runtime() {
-        let mut node = Node::healthy();
-        node.runtime_client("create", 31);
-        let safety = judge(&node);
+        let safety = judge(Node::with(|node| node.runtime_client("create", 31)));
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::False));
     }
 }

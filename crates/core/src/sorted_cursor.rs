@@ -20,8 +20,7 @@ impl<'k, V, I: Iterator<Item = (&'k String, V)>> SortedCursor<I> {
         Self(all.into_iter().peekable())
     }
 
-    /// The entry with this key. Keys must be requested in their order, each at most once: an entry before a requested key is not
-    /// found any more.
+    /// The entry with this key. Keys are requested in their order, each at most once: an earlier entry is not found any more.
     pub fn at(&mut self, key: &str) -> Option<V> {
         loop {
             match self.0.peek()?.0.as_str().cmp(key) {

@@ -74,8 +74,7 @@ fn waits_longest(container: &FailedContainer) -> bool {
         && container.ended < LONGEST_BACK_OFF
 }
 
-/// Whether the pod waits for its sandbox, its network or the end of its containers: that is, for something on the node that may
-/// hang.
+/// Whether the pod waits for its sandbox, its network or the end of its containers: for something on the node that may hang.
 pub fn waits_for_the_node(pod: &SuspectPod) -> bool {
     pod.overdue.is_some() || (!pod.ready && pod.waiting.iter().any(|c| is_creating(&c.reason)))
 }
@@ -89,8 +88,7 @@ fn is_creating(reason: &str) -> bool {
     matches!(reason, "ContainerCreating" | "PodInitializing")
 }
 
-/// The stuck pods among the pods of one node, most urgent first. `faults` are the faults that the probe of the node reports, in
-/// whatever state.
+/// The stuck pods among those of one node, most urgent first. `faults` are those that its probe reports, in whatever state.
 pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault]) -> Vec<Fault> {
     let mut found: Vec<Fault> = pods
         .iter()

@@ -55,8 +55,7 @@ pub fn bounded(text: &str, max: usize) -> String {
     out
 }
 
-/// Whether an object of ours, a namespace or an API group may have this name: a DNS subdomain of at most 253 characters (RFC
-/// 1123).
+/// Whether an object of ours, a namespace or an API group may have this name: a DNS subdomain (RFC 1123, at most 253 characters).
 pub fn is_subdomain(name: &str) -> bool {
     let is_part = |part: &str| {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';

@@ -39,16 +39,14 @@ pub struct Confirm {
 }
 
 impl Confirm {
-    /// Creates a confirmation of `checks` checks, with `interval` seconds between them and a grace period of `grace_period`
-    /// seconds.
+    /// A confirmation of `checks` checks, `interval` seconds apart, with a grace period of `grace_period` seconds.
     pub const fn new(key: &'static str, checks: u32, interval: u64, grace_period: u64) -> Self {
         let shipped =
             Confirmation { checks, interval: secs(interval), grace_period: secs(grace_period), may_be_slow: false };
         Self { key, shipped, may_be_slow: false, waits_for_kubelet: false }
     }
 
-    /// Marks a fault that may only be slowness on a node that is short of a resource: something gives no answer, or runs for
-    /// long.
+    /// Marks a fault that may be mere slowness on a node that is short of a resource: something gives no answer, or runs for long.
     #[must_use]
     pub const fn may_be_slow(self) -> Self {
         Self { may_be_slow: true, ..self }
@@ -277,8 +275,7 @@ mod tests {
                 longer.push(of.key);
             }
         }
-        // A plugin that runs for a minute is hung, however long the kubelet would wait for it. Where no kubelet runs, nothing
-        // waits for one.
+        // A plugin that runs for a minute is hung, however long the kubelet would wait. Without a kubelet nothing waits for one.
         let expected =
             ["orphanKubeletUp", "duplicateSandbox", "untrackedPodProcess", "leakedShimAge", "runtimeClientAge"];
         assert_eq!(longer, expected);

@@ -18,7 +18,6 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
-use super::faults::kubelet;
 use super::finding::{Findings, Harm, Known, Sighting, Verdict};
 use super::thresholds::{Confirmation, GRACE_UNDER_PRESSURE, Thresholds};
 use lives::Lives;
@@ -49,7 +48,6 @@ pub struct Tracker {
     tasks_known: bool,
 }
 
-/// Checks that counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Count {
     checks: u32,
@@ -65,7 +63,6 @@ impl Count {
     }
 }
 
-/// One entry that the probe remembers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -117,8 +114,7 @@ impl Tracked {
 }
 
 impl Tracker {
-    /// The tracker as saved in this same boot, without everything that is impossible: checks from the future, and more entries
-    /// than are ever kept.
+    /// The tracker as saved in this same boot, without what is impossible: checks from the future, and more entries than are kept.
     #[must_use]
     pub fn restored(mut self, now: Duration) -> Self {
         self.entries.retain(|_, entry| entry.is_of_the_past(now));
@@ -150,7 +146,7 @@ impl Tracker {
         {
             self.kubelet_completed = Some(completed);
         }
-        self.kubelets.note(&findings.kubelet, kubelet::CRASH_LOOP_WINDOW);
+        self.kubelets.note(&findings.kubelet);
         let is_clean = |kind: FaultType| {
             matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
         };

@@ -53,7 +53,6 @@ impl Version {
     }
 }
 
-/// How a version is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
     AtLeast,
@@ -92,7 +91,6 @@ impl Bound {
         (numbers.len() <= 3).then_some(Self { operator, numbers })
     }
 
-    /// The numbers, padded with zeros.
     fn padded(&self) -> [u64; 3] {
         let mut all = [0; 3];
         for (to, from) in all.iter_mut().zip(&self.numbers) {
@@ -128,7 +126,6 @@ impl Bound {
     }
 }
 
-/// What the text should be.
 const EXPECTED: &str = "a range such as `>=1.7.0 <1.7.24`";
 
 /// What to write instead of a comparison that cannot be parsed.

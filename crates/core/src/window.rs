@@ -37,7 +37,6 @@ pub struct Window {
     actions: BTreeSet<ActionType>,
 }
 
-/// The state of a window at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WindowState {
     is_open: bool,
@@ -182,8 +181,7 @@ impl fmt::Display for Window {
     }
 }
 
-/// Why this type of step may not start now, if so: a Deny window for it is open, or it has Allow windows and none of them is
-/// open.
+/// Why this type of step may not start now: a Deny window for it is open, or it has Allow windows and none of them is.
 pub fn shut(windows: &[Window], action: ActionType, now: Timestamp) -> Option<Shut> {
     let mine = || windows.iter().filter(|window| window.is_for(action));
     let wait = |till: Option<Timestamp>| till.map(|till| since(till, now));

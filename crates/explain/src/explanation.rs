@@ -22,9 +22,7 @@ const MOST_REMEDIATIONS: usize = 5;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explanation<'a> {
-    /// The node.
     pub node: &'a str,
-    /// Its health.
     pub health: Health,
     /// Who has suspended all remediation, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,12 +89,9 @@ pub(super) struct Probe {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ExplainedFault<'a> {
-    /// The fault.
     pub fault: &'a Fault,
-    /// The policy that applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<&'a str>,
-    /// Its rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<&'a str>,
     /// The steps of the rule, in order.
@@ -109,9 +104,7 @@ pub(super) struct ExplainedFault<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Block<'a> {
-    /// The reason.
     pub reason: BlockReason,
-    /// It in a sentence.
     pub message: &'a str,
 }
 
@@ -119,9 +112,7 @@ pub(super) struct Block<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Manual<'a> {
-    /// Name of its object.
     pub name: &'a str,
-    /// The policy.
     pub policy: &'a str,
     /// What is requested, for which fault, by whom.
     pub request: String,
@@ -129,22 +120,16 @@ pub(super) struct Manual<'a> {
     pub message: &'a str,
 }
 
-/// A remediation.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Recorded<'a> {
-    /// Name of its object.
     pub name: &'a str,
-    /// The policy.
     pub policy: &'a str,
-    /// Its phase.
     pub phase: Phase,
-    /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// Why, in one sentence.
     pub message: &'a str,
-    /// Its attempts.
     pub attempts: &'a [StepRecord],
 }
 

@@ -74,6 +74,13 @@ mod tests {
         })
     }
 
+    /// The same objects with this instead of the faults.
+    fn without_faults(saved: &str, instead: &str) -> String {
+        let (start, rest) = saved.split_once("    faults:\n").unwrap();
+        let (_, end) = rest.split_once("\n    conditions: []").unwrap();
+        format!("{start}    faults: []{instead}\n    conditions: []{end}")
+    }
+
     #[test]
     fn a_dry_run_is_said_to_be_why_nothing_is_done() {
         let text = explained(|saved| saved).unwrap();
@@ -157,12 +164,7 @@ mod tests {
     fn a_cluster_that_is_suspended_is_told_also_of_a_node_that_is_well() {
         let config = "- {apiVersion: runtimehealth.io/v1alpha1, kind: RemediationConfig, metadata: {name: cluster}, \
                       spec: {suspend: true, suspendedBy: ann, reason: move}}\n";
-        let text = explained(|saved| {
-            let (start, rest) = saved.split_once("    faults:\n").unwrap();
-            let (_, end) = rest.split_once("\n    conditions: []").unwrap();
-            format!("{start}    faults: []\n    conditions: []{}\n{config}", end.trim_end())
-        })
-        .unwrap();
+        let text = explained(|saved| format!("{}\n{config}", without_faults(&saved, "").trim_end())).unwrap();
         assert!(text.contains("suspended in the whole cluster, by ann: move (`nrh resume --all`"), "{text}");
         assert!(text.contains("  no fault"), "{text}");
     }
@@ -228,14 +230,8 @@ mod tests {
     clusterFaults:
     - {id: stuckdaemonsetpod-1, type: StuckDaemonSetPod, severity: Medium, state: Confirmed, subject: {kind: Pod, name: agent},
        message: pod x of DaemonSet agent waits, firstSeen: '2026-03-01T02:58:50Z'}
-    remediation: {blocked: ['MinDurationNotReached: rule pod waits']}
-    conditions: []";
-        let text = explained(|saved| {
-            let (start, rest) = saved.split_once("    faults:\n").unwrap();
-            let (_, end) = rest.split_once("\n    conditions: []").unwrap();
-            format!("{start}    faults: []{found}{end}")
-        })
-        .unwrap();
+    remediation: {blocked: ['MinDurationNotReached: rule pod waits']}";
+        let text = explained(|saved| without_faults(&saved, found)).unwrap();
         for part in [
             "StuckDaemonSetPod",
             "pod x of DaemonSet agent waits",
@@ -252,12 +248,8 @@ mod tests {
         let unavailable =
             "actionsEnabled: false, missingCapabilities: [the kernel's log cannot be opened], collectors: [
       {name: port, state: Unavailable, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
-        let text = explained(|saved| {
-            let (start, rest) = saved.split_once("    faults:\n").unwrap();
-            let (_, end) = rest.split_once("\n    conditions: []").unwrap();
-            format!("{start}    faults: []\n    conditions: []{end}").replace("actionsEnabled: true}", unavailable)
-        })
-        .unwrap();
+        let with = |saved: String| without_faults(&saved, "").replace("actionsEnabled: true}", unavailable);
+        let text = explained(with).unwrap();
         for part in [
             "actions are disabled",
             "missing: the kernel's log cannot be opened",

@@ -143,8 +143,7 @@ mod tests {
     use super::*;
     use nrh_api::NodeRuntimeHealthStatus;
     use nrh_api::evidence::CallCounts;
-    use nrh_api::health::CollectorStatus;
-    use nrh_api::health::{CollectorState, ProbeStatus, RuntimeStatus};
+    use nrh_api::health::{CollectorState, CollectorStatus, ProbeStatus, RuntimeStatus};
     use nrh_core::examples::fault;
     use nrh_core::fault::FaultType;
 

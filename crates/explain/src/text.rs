@@ -80,14 +80,9 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         last_written(&mut out, explanation);
     }
     remediations(&mut out, explanation);
-    match explanation.decided_again_seconds {
-        Some(seconds) => {
-            let _ = writeln!(out, "  the controller decides again within {}, or at any change", lasting(seconds));
-        }
-        None => {
-            let _ = writeln!(out, "  the controller decides again at the next change");
-        }
-    }
+    let within = |seconds| format!("within {}, or at any change", lasting(seconds));
+    let when = explanation.decided_again_seconds.map_or_else(|| "at the next change".to_owned(), within);
+    let _ = writeln!(out, "  the controller decides again {when}");
     out
 }
 

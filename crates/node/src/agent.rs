@@ -186,7 +186,7 @@ impl Agent {
         if !self.checker.allow_actions {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
-        let task = admission::task(command, &self.checker.node)?;
+        let admitted = admission::admit(command, &self.checker.node)?;
         self.in_its_boot(command)?;
         self.claims.prepare().map_err(no_state)?;
         if let Some(outcome) = self.known(command).await? {
@@ -195,7 +195,7 @@ impl Agent {
         let first_read = self.admit(command).await?;
         let began = Instant::now();
         let longest = self.checker.longest_check(command.fault_type);
-        let checked = tokio::time::timeout(longest, execute::check(&self.checker, command, &task)).await;
+        let checked = tokio::time::timeout(longest, execute::check(&self.checker, command, &admitted)).await;
         let checked = checked.unwrap_or_else(|_| {
             let seconds = longest.as_secs();
             Err(Refusal::cannot_check(format!("the check took longer than {seconds}s")))

@@ -87,20 +87,12 @@ pub(crate) enum CallError {
     /// There is no bus, this process has no permission to ask it, or the server is no bus.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// The connection broke, or could not be made.
     #[error("the way to systemd over the system bus broke: {0}")]
     Broken(String),
-    /// No answer in time.
     #[error("no answer of systemd over the system bus within {}s", .0.as_secs())]
     Silent(Duration),
-    /// The peer, or the bus, refused.
     #[error("{what}: {message}")]
-    Refused {
-        /// The call.
-        what: &'static str,
-        /// The error, with its text.
-        message: String,
-    },
+    Refused { what: &'static str, message: String },
 }
 
 impl From<Stop> for CallError {
@@ -223,14 +215,12 @@ impl Conversation {
         self.answer(serial).await
     }
 
-    /// Calls a method whose one argument is a boolean, and waits for the answer.
     async fn call_bool(&mut self, fields: &[(u8, &str)], yes: bool) -> Result<Message, Stop> {
         self.serial += 1;
         self.stream.write_all(&call_saying(self.serial, fields, yes)).await?;
         self.answer(self.serial).await
     }
 
-    /// The answer to the call with this serial.
     async fn answer(&mut self, serial: u32) -> Result<Message, Stop> {
         // All other messages of the bus are skipped.
         loop {
@@ -248,7 +238,6 @@ impl Conversation {
         Ok(self.serial)
     }
 
-    /// The next message of any kind.
     async fn next(&mut self) -> Result<Message, Stop> {
         loop {
             match Message::take(&self.unread) {

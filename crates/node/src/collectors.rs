@@ -71,7 +71,6 @@ pub struct Collectors {
     running: Vec<JoinHandle<()>>,
 }
 
-/// The current mode of all collectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CheckMode {
     urgent: bool,
@@ -99,7 +98,6 @@ struct Shared {
     bus: Mutex<Slot<BusSeen>>,
     /// No collector fills it: answers to reports bring it.
     clock: Mutex<Slot<ClockSeen>>,
-    /// The host's process table.
     proc: PathBuf,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,

@@ -177,12 +177,7 @@ fn check(file: &ConfigFile) -> (Thresholds, Vec<String>) {
     (to, refused)
 }
 
-fn outside(
-    key: &str,
-    given: &dyn std::fmt::Display,
-    from: &dyn std::fmt::Display,
-    to: &dyn std::fmt::Display,
-) -> String {
+fn outside<T: fmt::Display>(key: &str, given: &T, from: &T, to: &T) -> String {
     format!("{key} is {given}, expected {from} to {to}")
 }
 

@@ -48,7 +48,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
 /// The id of a container that does not exist.
-const UNKNOWN_CONTAINER_ID: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+pub(crate) const UNKNOWN_CONTAINER_ID: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Why a call to the runtime, through CRI or otherwise, gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -222,9 +222,6 @@ impl Cri {
 
     /// Whether the runtime answers questions about single containers at all. It asks for a container that does not exist, so
     /// the question waits for no container.
-    ///
-    /// # Errors
-    /// Any other error of the runtime, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self.container_status(UNKNOWN_CONTAINER_ID, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
@@ -262,7 +259,7 @@ impl Cri {
     }
 }
 
-fn full_id(id: &str) -> Result<(), CriError> {
+pub(crate) fn full_id(id: &str) -> Result<(), CriError> {
     if is_full_id(id) {
         return Ok(());
     }

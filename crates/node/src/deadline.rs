@@ -29,7 +29,6 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Starts a wait.
     pub(super) fn new(limit: Duration, now: Instant) -> Self {
         let part = |steps: u32| limit.checked_div(steps).unwrap_or_default();
         Self { limit, step: part(STEPS.0).min(STEP).max(part(STEPS.1)), counted: Duration::ZERO, till: now }
@@ -68,7 +67,6 @@ impl Deadline {
         self.counted + if left.is_zero() { passed } else { passed.min(self.step).min(left) }
     }
 
-    /// Whether the limit is reached.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.waited(now) >= self.limit
     }

@@ -21,12 +21,12 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::cri::wire::{Item, ListError};
-use crate::cri::{CriError, open};
+use crate::cri::{CriError, UNKNOWN_CONTAINER_ID, full_id, open};
 use crate::deadline::within;
 use crate::http::driven;
 use crate::parse_error::ParseError;
 use nrh_core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
-use nrh_core::text::{bounded, is_full_id};
+use nrh_core::text::bounded;
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -44,8 +44,6 @@ const MAX_INSPECT: usize = 1 << 20;
 const MAX_SMALL: usize = 64 << 10;
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
-/// The id of a container that does not exist.
-const UNKNOWN_CONTAINER_ID: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// All sandboxes of the kubelet: `{"label":["io.kubernetes.docker.type=podsandbox"]}`.
 const SANDBOXES: &str =
@@ -105,10 +103,7 @@ impl Docker {
     /// # Errors
     /// [`CriError::NotFound`] when Docker says that it has no such container.
     pub async fn inspect(&self, id: &str, deadline: Duration) -> Result<Inspected, CriError> {
-        if !is_full_id(id) {
-            let text = format!("refused here: a full id of 64 hex digits is needed, got {id:?}");
-            return Err(CriError::Other(bounded(&text, MAX_ERROR)));
-        }
+        full_id(id)?;
         let path = format!("/containers/{id}/json");
         let answer: seen::Inspection = self.get(&path, Some(id), MAX_INSPECT, deadline).await?;
         answer.into_inspected(id)
@@ -116,9 +111,6 @@ impl Docker {
 
     /// Whether Docker answers questions about single containers at all. It asks for a container that does not exist, so the
     /// question waits for no container.
-    ///
-    /// # Errors
-    /// Any other error of Docker, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self.inspect(UNKNOWN_CONTAINER_ID, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),

@@ -103,7 +103,6 @@ pub struct Evidence {
     counts: Counts,
 }
 
-/// One bundle to collect.
 #[derive(Debug)]
 struct Wanted {
     bundle: Bundle,
@@ -243,7 +242,6 @@ async fn collect_all(
     }
 }
 
-/// Collects all parts of a bundle, one after the other.
 async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> Bundle {
     let Wanted { mut bundle, involved } = wanted;
     for one in involved {

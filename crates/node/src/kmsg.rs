@@ -63,9 +63,6 @@ impl Log {
     }
 
     /// The text of the next read; `None` when there is no record now.
-    ///
-    /// # Errors
-    /// Those of the kernel.
     pub fn read(&mut self) -> io::Result<Option<Cow<'_, str>>> {
         let length = loop {
             match self.file.read(&mut self.buffer) {

@@ -74,7 +74,6 @@ struct Sent {
     chance: u32,
 }
 
-/// What the reporter keeps in mind.
 #[derive(Default)]
 struct ReporterState {
     line: Line,
@@ -82,7 +81,6 @@ struct ReporterState {
     sequence: u64,
 }
 
-/// What to do next.
 enum Next {
     Write(Arc<Draft>),
     Wait(Option<Instant>),
@@ -120,10 +118,7 @@ impl Reporter {
         let interval = pace::interval(draft.activity(now, self.feedback.borrow().remediation), chance);
         let sequence = course.sequence.saturating_add(1);
         let status = draft.sent(now, (self.wall)(), sequence, interval);
-        let result = match client {
-            Ok(client) => client::apply(&client, &self.name, &status).await,
-            Err(error) => Err(error),
-        };
+        let result = async { client::apply(&client?, &self.name, &status).await }.await;
         course.line.note(&result, "report");
         self.delivery.send_modify(|delivery| delivery.failing.clone_from(&course.line.failing));
         let Ok(feedback) = result else { return };

@@ -311,7 +311,6 @@ impl Probe {
         }
     }
 
-    /// Judges the observations made at `at`.
     fn judge(&mut self, seen: &Observations, at: Instant) {
         let (now, wall) = (Instant::now(), Timestamp::now());
         self.about.endpoint = self.collectors.endpoint().map(|endpoint| endpoint.socket.display().to_string());

@@ -45,12 +45,7 @@ pub(crate) enum SentinelError {
     Unfit(String),
     /// The kernel returns an error.
     #[error("cannot {what}: {error}")]
-    Io {
-        /// The operation that failed.
-        what: String,
-        /// The error of the kernel.
-        error: io::Error,
-    },
+    Io { what: String, error: io::Error },
 }
 
 fn failed(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> SentinelError {
@@ -107,7 +102,6 @@ impl Mark {
 /// The current command in the node's object, as the API server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CurrentCommand {
-    /// There is no command.
     Nothing,
     /// The command of this operation.
     Operation(String),
@@ -116,9 +110,7 @@ pub(crate) enum CurrentCommand {
 /// What exists under the name of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// There is no file.
     Nothing,
-    /// A marker file of ours.
     Ours(Mark),
     /// A regular file of somebody else, described in one phrase.
     Others(String),
@@ -127,13 +119,11 @@ pub(crate) enum Found {
 /// Result of placing a marker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// The marker is in place.
     Made,
     /// Somebody else already requests a reboot by a file of his own.
     Others(String),
 }
 
-/// The folder of marker files.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: OwnedFd,
@@ -175,7 +165,6 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Reads what exists under this name.
     pub(crate) fn check(&self, name: &str) -> Result<Found, SentinelError> {
         let stat = match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,

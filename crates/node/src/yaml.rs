@@ -21,9 +21,6 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParseError> {
 }
 
 /// Reads one document of our own, in which nothing is secret: an error may quote a key or a value of it, no more.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn read_ours<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
     let budget = serde_saphyr::budget! {
         max_depth: DEEPEST,

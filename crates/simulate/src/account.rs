@@ -10,7 +10,7 @@ use super::timeline::Offset;
 use super::world::{World, WorldNode};
 use nrh_core::plan::{BlockReason, Blocked, Plan};
 use nrh_core::policy::{ActionType, Mode};
-use nrh_core::remediation::{Executor, Phase, StepRecord, StepState};
+use nrh_core::remediation::{Executor, Phase, Remediation, StepRecord, StepState};
 use nrh_core::text::bounded;
 
 /// The content of a line. In JSON, `what` is the word, and `detail` the action, the reason, the state or the phase that belongs
@@ -128,13 +128,8 @@ impl Account {
     /// Records what is left when the timeline has ended.
     pub fn end(&mut self, at: Duration, world: &World, plan: &Plan) {
         for remediation in world.remediations.values().filter(|remediation| remediation.is_open()) {
-            self.line(
-                at,
-                Some(&remediation.node),
-                Some(&remediation.policy),
-                What::Open(remediation.phase),
-                &remediation.message,
-            );
+            let Remediation { node, policy, phase, message, .. } = remediation;
+            self.line(at, Some(node), Some(policy), What::Open(*phase), message);
         }
         self.ended = Offset(at);
         let is_told = |blocked: &&Blocked| blocked.fault_id.is_some() && blocked.reason != BlockReason::InProgress;
@@ -165,6 +160,7 @@ impl Account {
         let mut fresh: Vec<(&str, &str, What, String)> = Vec::new();
         let (mut steps, mut ended) = (Vec::new(), Vec::new());
         for remediation in world.remediations.values() {
+            let Remediation { node, policy, phase, message, .. } = remediation;
             for step in &remediation.steps {
                 let before = self.known.steps.get(&step.operation_id);
                 if is_taken(before.copied(), step.state) {
@@ -176,24 +172,19 @@ impl Account {
                     let why = if step.executor == Executor::Probe { &step.executor_reason } else { "" };
                     let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));
                     let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.executor);
-                    fresh.push((&remediation.node, &remediation.policy, taken(step.action.kind()), sentence));
+                    fresh.push((node, policy, taken(step.action.kind()), sentence));
                 }
                 if before != Some(&step.state) {
                     steps.push((step.operation_id.clone(), step.state));
                     if tells(step) {
-                        fresh.push((&remediation.node, &remediation.policy, What::Step(step.state), sentence(step)));
+                        fresh.push((node, policy, What::Step(step.state), sentence(step)));
                     }
                 }
             }
             let this = (remediation.name.clone(), remediation.started_at);
             if remediation.finished_at.is_some() && !self.known.ended.contains(&this) {
                 ended.push(this);
-                fresh.push((
-                    &remediation.node,
-                    &remediation.policy,
-                    What::Ends(remediation.phase),
-                    remediation.message.clone(),
-                ));
+                fresh.push((node, policy, What::Ends(*phase), message.clone()));
             }
         }
         for (node, policy, what, message) in fresh {
@@ -221,19 +212,13 @@ impl Account {
 
     fn blocked(&mut self, at: Duration, plan: &Plan) {
         let mut now = BTreeMap::new();
-        for blocked in &plan.blocked {
-            let key = (blocked.node.clone(), blocked.fault_id.clone());
+        for Blocked { node, fault_id, reason, policy, message } in &plan.blocked {
+            let key = (node.clone(), fault_id.clone());
             // The step itself reports that it is in progress.
-            if blocked.reason != BlockReason::InProgress && self.known.blocked.get(&key) != Some(&blocked.reason) {
-                self.line(
-                    at,
-                    Some(&blocked.node),
-                    blocked.policy.as_deref(),
-                    What::Blocked(blocked.reason),
-                    &blocked.message,
-                );
+            if *reason != BlockReason::InProgress && self.known.blocked.get(&key) != Some(reason) {
+                self.line(at, Some(node), policy.as_deref(), What::Blocked(*reason), message);
             }
-            now.insert(key, blocked.reason);
+            now.insert(key, *reason);
         }
         self.known.blocked = now;
     }

@@ -47,16 +47,10 @@ pub fn summary(account: &Account, start: Timestamp) -> String {
     let count =
         |count: usize, one: &str, more: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {more}") };
     let open = account.lines.iter().filter(|line| matches!(line.what, What::Open(_))).count();
-    let left = match (open, account.blocked) {
-        (0, 0) => String::new(),
-        (open, 0) => format!("; at the end {} open", count(open, "remediation is", "remediations are")),
-        (0, blocked) => format!("; at the end {} blocked", count(blocked, "fault is", "faults are")),
-        (open, blocked) => {
-            let (open, blocked) =
-                (count(open, "remediation is", "remediations are"), count(blocked, "fault is", "faults are"));
-            format!("; at the end {open} open, {blocked} blocked")
-        }
-    };
+    let open = (open > 0).then(|| count(open, "remediation is", "remediations are") + " open");
+    let blocked = (account.blocked > 0).then(|| count(account.blocked, "fault is", "faults are") + " blocked");
+    let left: Vec<String> = open.into_iter().chain(blocked).collect();
+    let left = if left.is_empty() { String::new() } else { format!("; at the end {}", left.join(", ")) };
     format!("{}TIME counts from {start}, and ends at {} ({end}){left}.\n", in_all(account), account.ended)
 }
 

@@ -24,10 +24,8 @@ use jiff::Timestamp;
 pub use self::boot::{Boots, Kured};
 use super::cleared_by::ClearedBy;
 use super::remediator::Remediators;
-
 use nrh_core::command::ActionCommand;
 use nrh_core::condition_history::ConditionHistory;
-
 use nrh_core::engine::plan;
 use nrh_core::fault::PodRef;
 use nrh_core::flaps::Flaps;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::judge::{ActRecord, CONTROL_MARGIN, ControlRecord};
 use super::report::Seconds;
 use super::stage::Stage;
-use super::wait::POLL_INTERVAL;
+use super::wait::{POLL_INTERVAL, wait};
 use super::workloads::NAMESPACE;
 use super::writes::{self, Write};
 use crate::faults::Injection;
@@ -31,15 +31,22 @@ pub(super) trait Act {
     /// Whether it is still sick, by the bed's own view.
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Whether the target was touched, by the bed's own view.
-    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(!self.sick(stage, injection)?)
+    }
     /// Whether all is well again, by the API and the runtime.
     fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Takes the fault away after a control, and waits until all is well.
-    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()>;
+    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
+        injection.lift(&stage.sick)?;
+        wait("all is well once the fault is gone", || self.resolved(stage, injection))
+    }
     /// What may differ afterwards.
     fn allowed(&self, stage: &Stage) -> Allowed;
     /// What the operator may write beside its own objects.
-    fn writes(&self, stage: &Stage) -> Vec<Write>;
+    fn writes(&self, stage: &Stage) -> Vec<Write> {
+        ["create", "delete"].map(|verb| Write::new(verb, "jobs", &stage.sick.name)).into()
+    }
     /// Longest time from the injection to a cure; then the act has failed.
     fn limit(&self) -> Duration {
         Duration::from_mins(10)

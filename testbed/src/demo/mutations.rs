@@ -16,6 +16,7 @@ use super::report::{Report, StageKind};
 use super::stage::{Stage, open, reserve, thresholds};
 use super::tell::Teller;
 use super::workloads;
+use crate::patience::SOON;
 use crate::stand_in::mutant::{self, Mutation};
 use crate::{Bed, BedOptions, Node, operator};
 
@@ -66,14 +67,14 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
     operator::apply_folder(&bed, "config/default")?;
     for number in 0..variants.len() {
         for name in POLICIES {
-            bed.kubectl_input(&["apply", "-f", "-"], &policy(name, number)?.to_string())?;
+            bed.apply(&policy(name, number)?)?;
         }
     }
     operator::wait(&bed)?;
     for node in sick {
         open(&bed, node)?;
     }
-    bed.kubectl_input(&["apply", "-f", "-"], &workloads::some_workloads(&WORKLOADS))?;
+    bed.apply(&workloads::some_workloads(&WORKLOADS))?;
     for name in WORKLOADS {
         let what = format!("daemonset/{name}");
         bed.kubectl(&["-n", workloads::NAMESPACE, "rollout", "status", &what, "--timeout=480s"])?;
@@ -125,7 +126,7 @@ fn start_mutant(node: &Node, mutation: Mutation) -> Result<()> {
     let argv = [mutant::RUNTIME, "--socket", mutant::SOCKET, "--mutation", &mutation.name()].map(str::to_owned);
     node.start(mutant::RUNTIME, &argv)?;
     let there = || node.root_path(mutant::SOCKET).exists();
-    if crate::process::wait_until(Duration::from_mins(3), there) {
+    if crate::process::wait_until(SOON, there) {
         return Ok(());
     }
     bail!("{} of {} does not listen", mutant::RUNTIME, node.name)

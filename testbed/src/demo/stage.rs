@@ -18,9 +18,6 @@ use crate::operator::Programs;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
-/// How long pods of a healthy node may take to run.
-const PODS: Duration = Duration::from_mins(10);
-
 /// Everything acts work with.
 pub(super) struct Stage {
     pub(super) bed: Bed,
@@ -95,7 +92,7 @@ impl Stage {
             operator::wait(&self.bed)?;
             open(&self.bed, &self.sick)?;
         }
-        self.bed.kubectl_input(&["apply", "-f", "-"], &super::workloads::workloads(&self.sick.name))?;
+        self.bed.apply(&super::workloads::workloads(&self.sick.name))?;
         self.tell.say("waiting for the controller, the probes and the workloads");
         operator::wait(&self.bed)?;
         self.settle()
@@ -112,7 +109,7 @@ impl Stage {
             }
         }
         self.tell.say(&format!("a GitOps change: kubectl apply -f config/policies/{file}{added}"));
-        self.bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).map(drop)
+        self.bed.apply(&policy)
     }
 
     /// A node's report, as the operator shows it.
@@ -185,10 +182,6 @@ impl Stage {
         }
     }
 
-    fn kubectl(&self) -> Command {
-        self.bed.command("kubectl")
-    }
-
     /// What the operator may write about nodes of other stages.
     pub(super) fn writes_elsewhere(&self) -> Vec<Write> {
         let others = self.bed.nodes().iter().filter(|node| self.shared && !self.is_own(Some(&node.name)));
@@ -197,20 +190,20 @@ impl Stage {
 
     /// What API, runtime and kernel show now.
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
-        let taken = Snapshot::take(&|| self.kubectl(), &[&self.sick, &self.well])?;
+        let taken = Snapshot::take(&self.bed, &[&self.sick, &self.well])?;
         Ok(if self.shared { taken.of_its_nodes() } else { taken })
     }
 
     /// Waits until every pod of the real nodes that should run does, and no Job of the operator does.
     pub(super) fn settle(&self) -> Result<()> {
-        wait("all pods run", PODS, || {
-            let pods = view::pods(&|| self.kubectl(), None)?;
+        wait("all pods run", || {
+            let pods = view::pods(&self.bed, None)?;
             Ok(pods
                 .iter()
                 .filter(|pod| self.is_own(pod.node.as_deref()))
                 .all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
         })?;
-        wait("no remediation is open", PODS, || {
+        wait("no remediation is open", || {
             let path = r#"jsonpath={range .items[*]}{.spec.nodeName} {.status.phase}{"\n"}{end}"#;
             let text = self.bed.kubectl(&["get", "nrem", "-o", path])?;
             let open = |line: &str| {
@@ -224,7 +217,7 @@ impl Stage {
 
     /// The pod of a DaemonSet on the sick node that is not being deleted.
     pub(super) fn pod_of(&self, daemon_set: &str) -> Result<Option<Pod>> {
-        let pods = view::pods(&|| self.kubectl(), Some(&self.sick.name))?;
+        let pods = view::pods(&self.bed, Some(&self.sick.name))?;
         Ok(pods
             .into_iter()
             .find(|pod| pod.namespace == NAMESPACE && pod.owner.as_deref() == Some(daemon_set) && !pod.deleting))
@@ -232,20 +225,18 @@ impl Stage {
 
     /// A pod by uid, also one that is being deleted.
     pub(super) fn pod_by_uid(&self, uid: &str) -> Result<Option<Pod>> {
-        Ok(view::pods(&|| self.kubectl(), Some(&self.sick.name))?.into_iter().find(|pod| pod.uid == uid))
+        Ok(view::pods(&self.bed, Some(&self.sick.name))?.into_iter().find(|pod| pod.uid == uid))
     }
 
     /// Whether the DaemonSet's pod on the sick node is another one than `old` (if given) and really runs.
     pub(super) fn daemon_set_runs(&self, daemon_set: &str, old: Option<&str>) -> Result<bool> {
         let Some(pod) = self.pod_of(daemon_set)? else { return Ok(false) };
-        Ok(old != Some(pod.uid.as_str()) && view::pod_runs(&|| self.kubectl(), &self.sick, &pod.uid)?.yes())
+        Ok(old != Some(pod.uid.as_str()) && view::pod_runs(&self.bed, &self.sick, &pod.uid)?.yes())
     }
 
     /// Waits until the DaemonSet's pod on the sick node runs; returns it.
     pub(super) fn running_pod(&self, daemon_set: &str) -> Result<Pod> {
-        wait(&format!("a pod of {daemon_set} runs on {}", self.sick.name), PODS, || {
-            self.daemon_set_runs(daemon_set, None)
-        })?;
+        wait(&format!("a pod of {daemon_set} runs on {}", self.sick.name), || self.daemon_set_runs(daemon_set, None))?;
         self.pod_of(daemon_set)?.with_context(|| format!("the pod of {daemon_set} is gone"))
     }
 

@@ -4,11 +4,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::patience::SOON;
+
 /// How often the bed checks.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits for something; the error says for what.
-pub(super) fn wait(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+/// Waits for something that happens soon; the error says for what.
+pub(super) fn wait(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait_within(what, SOON, done)
+}
+
+/// The same with another limit.
+pub(super) fn wait_within(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let end = Instant::now() + limit;
     loop {
         let last = done();

@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit};
 
-use super::{Fault, Injection, SETTLE, Victim, freeze_shim};
+use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::{KUBELET_KUBECONFIG, Node};
+use crate::patience::SOON;
 use crate::pki;
 use crate::process::{self, wait_until};
 
@@ -97,7 +98,7 @@ pub fn waiting_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     fs::create_dir(&group)?;
     fs::write(group.join("cgroup.procs"), shim.pid.to_string())?;
     fs::write(group.join("freezer.state"), "FROZEN")?;
-    ensure!(wait_until(SETTLE, || process::state(shim.pid) == Some('D')), "shim {} does not wait", shim.pid);
+    ensure!(wait_until(SOON, || process::state(shim.pid) == Some('D')), "shim {} does not wait", shim.pid);
     Ok(injection)
 }
 
@@ -115,7 +116,7 @@ pub fn sleeping_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     fs::write(group.join("cgroup.procs"), shim.pid.to_string())?;
     fs::write(group.join("cgroup.freeze"), "1")?;
     let is_frozen = || fs::read_to_string(group.join("cgroup.events")).is_ok_and(|text| text.contains("frozen 1"));
-    ensure!(wait_until(SETTLE, is_frozen), "shim {} is not frozen", shim.pid);
+    ensure!(wait_until(SOON, is_frozen), "shim {} is not frozen", shim.pid);
     Ok(injection)
 }
 
@@ -138,7 +139,7 @@ fn thaw_in(victim: &Victim, file: &str, text: &str, group: impl Fn(i32) -> Resul
     if shim.alive() {
         fs::write(own.join("cgroup.procs"), shim.pid.to_string())?;
     }
-    ensure!(wait_until(SETTLE, || fs::remove_dir(&group).is_ok()), "{} cannot be removed", group.display());
+    ensure!(wait_until(SOON, || fs::remove_dir(&group).is_ok()), "{} cannot be removed", group.display());
     Ok(())
 }
 

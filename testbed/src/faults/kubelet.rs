@@ -4,8 +4,9 @@
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
-use super::{Fault, Injection, SETTLE, Victim, freeze_shim};
+use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::{KubeletStart, Node};
+use crate::patience::SOON;
 use crate::process::{self, Identity, wait_until};
 
 /// Freezes a pod's shim and restarts the kubelet, which asks for every container behind it twice, 15 s each, before it
@@ -24,7 +25,7 @@ pub fn freeze_kubelet(node: &Node) -> Result<Injection> {
     let victim = Victim { process: Some(process), ..Victim::default() };
     let injection = Injection::now(Fault::FrozenKubelet, node, victim);
     ensure!(node.signal(process, Signal::STOP)?, "the kubelet of {} ended", node.name);
-    ensure!(wait_until(SETTLE, || node.state(process) == Some('T')), "kubelet {} does not stop", process.pid);
+    ensure!(wait_until(SOON, || node.state(process) == Some('T')), "kubelet {} does not stop", process.pid);
     Ok(injection)
 }
 
@@ -43,7 +44,7 @@ pub fn dead_mount(node: &Node) -> Result<Injection> {
     let injection = Injection::now(Fault::DeadMount, node, Victim::default());
     let argv = ["sh", "-ec", &script, "sh", &path].map(str::to_owned);
     let process = node.start("nrh-dead", &argv)?;
-    ensure!(wait_until(SETTLE, || is_mounted(node)), "{path} is not mounted");
+    ensure!(wait_until(SOON, || is_mounted(node)), "{path} is not mounted");
     Ok(Injection {
         victim: Victim { process: Some(process), path: Some(path.into()), ..Victim::default() },
         ..injection
@@ -66,7 +67,7 @@ pub(super) fn bring_mount_down(node: &Node, victim: &Victim) -> Result<()> {
 pub fn kill_kubelet(node: &Node) -> Result<()> {
     let process = kubelet(node)?;
     node.signal(process, Signal::KILL)?;
-    ensure!(node.wait_gone(process, SETTLE), "kubelet {} does not end", process.pid);
+    ensure!(node.wait_gone(process, SOON), "kubelet {} does not end", process.pid);
     Ok(())
 }
 

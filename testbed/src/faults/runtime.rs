@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
-use super::{Fault, Injection, SETTLE, Victim, freeze_shim};
+use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::Node;
+use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::view::{self, Process};
 
@@ -27,36 +28,34 @@ const LIST: Duration = Duration::from_secs(2);
 /// Freezes a pod's shim and updates the resources of one of its containers: containerd holds that container's status
 /// meanwhile, and every list of containers waits for it. Ends with the process that injects it.
 pub fn block_update(node: &Node, pod_uid: &str) -> Result<Injection> {
-    let frozen = freeze_shim(node, pod_uid)?;
-    let container = frozen.victim.containers.first().cloned().context("the pod has no running container")?;
-    let injection = Injection::now(Fault::BlockedUpdate, node, frozen.victim);
-    let socket = node.socket();
-    let update = socket.clone();
-    // It ends with the shim's answer or death, which is what is waited for: nobody asks how it went.
-    thread::spawn(move || view::update_container(&update, &container, UPDATE));
-    let hangs = wait_until(SETTLE, || view::lists(&socket, LIST).is_err());
-    ensure!(hangs, "the list of containers of {} still answers", node.name);
-    Ok(injection)
+    send_updates(node, pod_uid, Fault::BlockedUpdate, UPDATE)
 }
 
 /// As [`block_update`], but each update is given up after 45 s and the next one follows: lists of containers take so long
 /// and come back, again and again, and with them each relist of the kubelet. Ends with the shim's stop, or with
 /// the process that injects it.
 pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
+    send_updates(node, pod_uid, Fault::SlowLists, SLOW_UPDATE)
+}
+
+/// Sends one update to a frozen shim, and others for as long as it is frozen where that is to make lists slow.
+fn send_updates(node: &Node, pod_uid: &str, fault: Fault, limit: Duration) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let container = frozen.victim.containers.first().cloned().context("the pod has no running container")?;
     let shim = frozen.victim.process.context("the pod has no shim")?;
-    let injection = Injection::now(Fault::SlowLists, node, frozen.victim);
+    let injection = Injection::now(fault, node, frozen.victim);
     let socket = node.socket();
-    let update = socket.clone();
-    let node_of_shim = node.clone();
+    let (update, node_of_shim) = (socket.clone(), node.clone());
     thread::spawn(move || {
-        while node_of_shim.state(shim) == Some('T') {
-            // That it is given up is what is wanted.
-            let _ = view::update_container(&update, &container, SLOW_UPDATE);
+        loop {
+            // It ends with the shim's answer or death, or is given up, which is what is wanted: nobody asks how it went.
+            let _ = view::update_container(&update, &container, limit);
+            if fault == Fault::BlockedUpdate || node_of_shim.state(shim) != Some('T') {
+                break;
+            }
         }
     });
-    let hangs = wait_until(SETTLE, || view::lists(&socket, LIST).is_err());
+    let hangs = wait_until(SOON, || view::lists(&socket, LIST).is_err());
     ensure!(hangs, "the list of containers of {} still answers", node.name);
     Ok(injection)
 }
@@ -69,7 +68,7 @@ pub fn duplicate_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     let lists = view::lists(&socket, view::LIMIT)?;
     let first = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
     let injection = Injection::now(Fault::DuplicateSandbox, node, Victim::default());
-    let second = view::run_sandbox(&socket, &first.pod, ATTEMPT, SETTLE)?;
+    let second = view::run_sandbox(&socket, &first.pod, ATTEMPT, SOON)?;
     let victim = Victim { pod_uid: Some(pod_uid.to_owned()), sandbox: Some(second), ..Victim::default() };
     Ok(Injection { victim, ..injection })
 }
@@ -104,6 +103,6 @@ pub fn unresponsive_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
         node.signal(process.identity(), Signal::KILL)?;
     }
     let is_alone = || living().is_ok_and(|below| below.is_empty());
-    ensure!(wait_until(SETTLE, is_alone), "something lives on below shim {}", shim.pid);
+    ensure!(wait_until(SOON, is_alone), "something lives on below shim {}", shim.pid);
     Ok(injection)
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Fault, Injection, SETTLE, Victim, host};
+use super::{Fault, Injection, Victim, host};
 use crate::node::Node;
+use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::view::{self, PodName, Process};
 
@@ -19,8 +20,6 @@ pub(crate) const HANG: &str = "/run/nrh-hang-runc";
 const HOLD: &str = "/run/nrh-hold-runc";
 /// What a call that hangs waits for.
 pub(crate) const NOBODY_WRITES: &str = "/run/nrh-nobody-writes";
-/// How long a kubelet may take to have a container made.
-const MADE: Duration = Duration::from_mins(6);
 /// How long the caller of a `create` that hangs waits for it. A kubelet gives up after four minutes, and containerd ends the script then.
 const DEADLINE: Duration = Duration::from_mins(15);
 
@@ -71,7 +70,7 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
     // It ends with the hang, or with the process that injects it: nobody asks how it went.
     thread::spawn(move || view::run_sandbox(&socket, &pod, 0, DEADLINE));
     let mut hung = None;
-    wait_until(SETTLE, || {
+    wait_until(SOON, || {
         hung = node.processes().ok().and_then(|all| all.into_iter().find(|process| is_create(node, process)));
         hung.is_some()
     });
@@ -91,7 +90,7 @@ pub fn freeze_init(node: &Node, make: impl FnOnce()) -> Result<Injection> {
     node.write(HOLD, "")?;
     make();
     let mut init = None;
-    wait_until(MADE, || {
+    wait_until(SOON, || {
         let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.shim_of.is_some();
         init = node.processes().ok().and_then(|all| all.into_iter().find(is_init));
         init.is_some()

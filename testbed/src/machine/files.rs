@@ -8,7 +8,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::BOOTS;
-use crate::images;
 use crate::network::CONTROL_PLANE_IP;
 use crate::realm::output;
 
@@ -42,7 +41,7 @@ impl Files {
     /// A program of this machine's, without what only a debugger reads.
     pub(crate) fn program(&mut self, path: &str, program: &Path) -> Result<()> {
         self.paths.push((path.into(), "0100755"));
-        images::run(Command::new("strip").arg("-o").arg(self.last()?).arg(program))
+        output(Command::new("strip").arg("-o").arg(self.last()?).arg(program)).map(drop)
     }
 
     /// A program that is a script.

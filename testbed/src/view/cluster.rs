@@ -1,7 +1,6 @@
 //! Nodes and pods as the API server shows them, by kubectl.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -9,7 +8,8 @@ use k8s_openapi::api::core::v1 as core;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Kubectl, LIMIT, bounded};
+use super::{LIMIT, bounded};
+use crate::bed::Bed;
 
 /// What the API server says of all nodes and pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -69,29 +69,29 @@ pub struct PodContainer {
 
 impl Cluster {
     /// Asks for all nodes and pods.
-    pub(super) fn read(kubectl: Kubectl) -> Result<Self> {
-        let nodes: Items<core::Node> = get(kubectl(), &["nodes"])?;
+    pub(super) fn read(bed: &Bed) -> Result<Self> {
+        let nodes: Items<core::Node> = get(bed, &["nodes"])?;
         let spec = |node: core::Node| {
             let spec = serde_json::to_value(node.spec.unwrap_or_default()).context("the spec of a node")?;
             Ok((node.metadata.name.unwrap_or_default(), spec))
         };
-        Ok(Self { nodes: nodes.items.into_iter().map(spec).collect::<Result<_>>()?, pods: pods(kubectl, None)? })
+        Ok(Self { nodes: nodes.items.into_iter().map(spec).collect::<Result<_>>()?, pods: pods(bed, None)? })
     }
 }
 
 /// The pods of one node, or all.
-pub fn pods(kubectl: Kubectl, node: Option<&str>) -> Result<Vec<Pod>> {
+pub fn pods(bed: &Bed, node: Option<&str>) -> Result<Vec<Pod>> {
     let selector = node.map(|node| format!("--field-selector=spec.nodeName={node}"));
     let mut arguments = vec!["pods", "--all-namespaces"];
     arguments.extend(selector.as_deref());
-    let list: Items<core::Pod> = get(kubectl(), &arguments)?;
+    let list: Items<core::Pod> = get(bed, &arguments)?;
     Ok(list.items.into_iter().map(Pod::from).collect())
 }
 
 /// One pod by name; `None` when there is none.
-pub fn pod(kubectl: Kubectl, namespace: &str, name: &str) -> Result<Option<Pod>> {
+pub fn pod(bed: &Bed, namespace: &str, name: &str) -> Result<Option<Pod>> {
     let selector = format!("--field-selector=metadata.name={name}");
-    let list: Items<core::Pod> = get(kubectl(), &["pods", "--namespace", namespace, &selector])?;
+    let list: Items<core::Pod> = get(bed, &["pods", "--namespace", namespace, &selector])?;
     Ok(list.items.into_iter().next().map(Pod::from))
 }
 
@@ -101,7 +101,8 @@ struct Items<T> {
     items: Vec<T>,
 }
 
-fn get<T: DeserializeOwned>(mut kubectl: Command, arguments: &[&str]) -> Result<T> {
+fn get<T: DeserializeOwned>(bed: &Bed, arguments: &[&str]) -> Result<T> {
+    let mut kubectl = bed.command("kubectl");
     kubectl.arg("get").args(arguments).args(["--output", "json", "--request-timeout", "60s"]);
     let text = bounded::output(&mut kubectl, LIMIT)?;
     serde_json::from_str(&text).with_context(|| format!("the answer to get {}", arguments.join(" ")))

@@ -8,49 +8,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nrh_testbed::{Bed, BedOptions, KubeletStart, images::WORK_IMAGE, process};
+use nrh_testbed::{Bed, BedOptions, KubeletStart, patience::SOON, process, work};
 use serde_json::{Value, json};
 
 use crate::shared::{is_root, room};
 
 /// Asks again until the answer satisfies; fails with the last answer.
-fn eventually<T: std::fmt::Debug>(limit: Duration, mut ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    let end = Instant::now() + limit;
+fn eventually<T: std::fmt::Debug>(mut ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
+    let end = Instant::now() + SOON;
     loop {
         let answer = ask();
         if good(&answer) {
             return answer;
         }
-        assert!(Instant::now() < end, "after {limit:?} still {answer:?}");
+        assert!(Instant::now() < end, "after {SOON:?} still {answer:?}");
         sleep(Duration::from_millis(200));
     }
 }
 
 /// A `DaemonSet` whose pods start only when they reach the API server the way in-cluster clients do.
-fn daemon_set(name: &str, host_network: bool) -> String {
-    json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "selector": {"matchLabels": {"app": name}},
-            "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {
-                    "hostNetwork": host_network,
-                    "terminationGracePeriodSeconds": 1,
-                    "initContainers": [{"name": "reach", "image": WORK_IMAGE, "imagePullPolicy": "Never", "args": ["reach"]}],
-                    "containers": [{"name": "work", "image": WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}],
-                },
-            },
-        },
-    })
-    .to_string()
+fn daemon_set(name: &str, host_network: bool) -> Value {
+    let reach = work::container("reach", &["reach"]);
+    let spec = json!({"hostNetwork": host_network, "terminationGracePeriodSeconds": 1, "initContainers": [reach],
+        "containers": [work::container("work", &["work"])]});
+    work::set("DaemonSet", name, &spec)
 }
 
 /// Node and state of each pod with a label: `real-1 Running true 0`.
 fn pods(bed: &Bed, app: &str) -> Vec<String> {
-    let text = bed.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", "json"]).unwrap();
-    let list: Value = serde_json::from_str(&text).unwrap();
+    let list = bed.get(&["pods", "-l", &format!("app={app}")]).unwrap();
     let line = |pod: &Value| {
         let status = &pod["status"];
         let (node, phase) = (pod["spec"]["nodeName"].as_str().unwrap_or("-"), status["phase"].as_str().unwrap_or("-"));
@@ -70,10 +56,10 @@ pub fn two_real_nodes_run_pods(bed: &Bed) {
     assert!(bed.kubectl(&["version"]).unwrap().contains("Server Version: v1.36.3"));
 
     for (name, host_network) in [("pod-network", false), ("host-network", true)] {
-        bed.kubectl_input(&["apply", "-f", "-"], &daemon_set(name, host_network)).unwrap();
+        bed.apply(&daemon_set(name, host_network)).unwrap();
     }
     for name in ["pod-network", "host-network"] {
-        eventually(Duration::from_mins(8), || pods(bed, name), |pods| *pods == BOTH_RUN);
+        eventually(|| pods(bed, name), |pods| *pods == BOTH_RUN);
     }
     assert!(bed.kubectl(&["logs", "daemonset/pod-network", "-c", "reach"]).unwrap().contains("10.0.0.1:443 answers"));
 
@@ -81,11 +67,7 @@ pub fn two_real_nodes_run_pods(bed: &Bed) {
     programs_stop_and_start(bed);
     requests_are_recorded(bed);
     bed.kubectl(&["delete", "daemonset", "pod-network", "host-network"]).unwrap();
-    eventually(
-        Duration::from_mins(8),
-        || [pods(bed, "pod-network"), pods(bed, "host-network")].concat(),
-        Vec::is_empty,
-    );
+    eventually(|| [pods(bed, "pod-network"), pods(bed, "host-network")].concat(), Vec::is_empty);
 }
 
 /// What a node finds at the paths where everybody looks, and that nothing of it is the machine's.
@@ -145,10 +127,10 @@ fn programs_stop_and_start(bed: &Bed) {
     };
     let before = renewed();
     node.start_kubelet(KubeletStart::default()).unwrap();
-    eventually(Duration::from_mins(2), kubelets, |&n| n == 1);
+    eventually(kubelets, |&n| n == 1);
     // Until it reports, what the API says of its pods is from before its stop.
-    eventually(Duration::from_mins(8), renewed, |now| !now.is_empty() && *now != before);
-    eventually(Duration::from_mins(8), || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
+    eventually(renewed, |now| !now.is_empty() && *now != before);
+    eventually(|| pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
 }
 
 fn requests_are_recorded(bed: &Bed) {
@@ -191,11 +173,11 @@ fn a_killed_owner_leaves_nothing_running() {
     let name = format!("killed-{}", owner.0.id());
     let bed = Bed::attach(&name).unwrap();
     let (network, _held) = (bed.network_id().to_owned(), bed.network().unwrap());
-    bed.wait_ready(21, Duration::from_mins(8)).unwrap();
+    bed.wait_ready(21).unwrap();
     assert!(process::members("net", &network).len() > 8);
 
     drop(owner);
-    eventually(Duration::from_mins(2), || process::members("net", &network), Vec::is_empty);
+    eventually(|| process::members("net", &network), Vec::is_empty);
     assert!(!bed.realm().alive());
     drop(bed);
     // Folders cannot remove themselves: the next bed does it.

@@ -4,17 +4,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::faults::{self, Injection};
+use nrh_testbed::patience::{SOON, until, until_within};
 use nrh_testbed::view::{self, Allowed, Pod, Runs, Snapshot};
-use nrh_testbed::{KubeletStart, Node, images};
+use nrh_testbed::{KubeletStart, Node, work};
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::shared::Guest;
 use crate::sick::{self, Place};
-use crate::until::until;
-
-/// How long Kubernetes may take for something that it does by itself.
-const SOON: Duration = Duration::from_mins(8);
 
 /// A node of its own on the shared bed, and pods on it.
 struct Stage {
@@ -36,7 +33,7 @@ impl Stage {
     fn untainted(&self) {
         let taints = || self.bed.kubectl(&["get", "node", &self.node.name, "-o", "jsonpath={.spec.taints[*].key}"]);
         let clean = || taints().is_ok_and(|taints| !taints.contains("node.kubernetes.io/"));
-        until("the control plane has taken its taints off the node", SOON, clean);
+        until("the control plane has taken its taints off the node", clean);
     }
 
     /// What a `DaemonSet` of this node is called: others have one for the same purpose.
@@ -47,28 +44,20 @@ impl Stage {
     /// A `DaemonSet` in the default namespace whose workload gets these arguments.
     fn daemon_set(&self, name: &str, arguments: &[&str]) {
         let name = self.own(name);
-        let labels = json!({"app": name});
-        let text = json!({
-            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name},
-            "spec": {"selector": {"matchLabels": labels}, "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "terminationGracePeriodSeconds": 2,
-                    "nodeSelector": {"kubernetes.io/hostname": self.node.name},
-                    "tolerations": [{"operator": "Exists"}],
-                    "volumes": [{"name": "causes", "hostPath": {"path": "/run/causes", "type": "DirectoryOrCreate"}}],
-                    "containers": [{
-                        "name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": arguments,
-                        "volumeMounts": [{"name": "causes", "mountPath": "/run/causes"}],
-                    }],
-                },
-            }},
+        let mut container = work::container("work", arguments);
+        container["volumeMounts"] = json!([{"name": "causes", "mountPath": "/run/causes"}]);
+        let spec = json!({
+            "terminationGracePeriodSeconds": 2,
+            "nodeSelector": {"kubernetes.io/hostname": self.node.name},
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "causes", "hostPath": {"path": "/run/causes", "type": "DirectoryOrCreate"}}],
+            "containers": [container],
         });
-        self.bed.kubectl_input(&["apply", "-f", "-"], &text.to_string()).unwrap();
+        self.bed.apply(&work::set("DaemonSet", &name, &spec)).unwrap();
     }
 
     fn pods(&self) -> Vec<Pod> {
-        view::pods(&|| self.bed.command("kubectl"), Some(&self.node.name)).unwrap()
+        view::pods(&self.bed, Some(&self.node.name)).unwrap()
     }
 
     /// The newest pod of a `DaemonSet`.
@@ -78,12 +67,12 @@ impl Stage {
     }
 
     fn runs(&self, uid: &str) -> Runs {
-        view::pod_runs(&|| self.bed.command("kubectl"), &self.node, uid).unwrap()
+        view::pod_runs(&self.bed, &self.node, uid).unwrap()
     }
 
     /// Waits until the `DaemonSet` has a pod, whatever becomes of it.
     fn any_pod(&self, owner: &str) -> Pod {
-        until("there is a pod", SOON, || self.pod(owner).is_some());
+        until("there is a pod", || self.pod(owner).is_some());
         self.pod(owner).unwrap()
     }
 
@@ -109,7 +98,7 @@ impl Stage {
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot::take(&|| self.bed.command("kubectl"), &[&self.node]).unwrap().of_its_nodes()
+        Snapshot::take(&self.bed, &[&self.node]).unwrap().of_its_nodes()
     }
 
     fn lists(&self) -> view::Lists {
@@ -141,7 +130,7 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
         Runs::Yes => panic!("a frozen shim answers"),
     }
     // The other pod's shim answers, and the API server and the lists see nothing at all.
-    until("the other pod's shim answers", SOON, || stage.runs(&other.uid).yes());
+    until("the other pod's shim answers", || stage.runs(&other.uid).yes());
     assert!(stage.pod("agent").unwrap().ready);
     let lists = stage.lists();
     assert!(lists.containers.iter().find(|c| c.id == frozen.victim.containers[0]).unwrap().running());
@@ -167,7 +156,7 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     let workload = workload.iter().find(|p| p.shim_of.as_ref() == Some(&sandbox) && p.comm == "workload").unwrap();
     let own = rustix::process::Pid::from_raw(workload.host_pid).unwrap();
     rustix::process::kill_process(own, Signal::KILL).unwrap();
-    until("the bystander runs again", SOON, || stage.runs(&other.uid).yes());
+    until("the bystander runs again", || stage.runs(&other.uid).yes());
     let (changes, _) = view::diff(&before, &stage.snapshot(), &Allowed::default().pods("default", "agent-"));
     assert!(changes.iter().any(|change| change.what == view::What::Process), "{changes:?}");
 }
@@ -198,8 +187,8 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
     assert!(lists.sandboxes.iter().all(|s| Some(&s.id) != leaked.victim.sandbox.as_ref() || !s.ready));
 
     leaked.lift(&stage.node).unwrap();
-    until("the shim is gone", SOON, || !alive(&leaked));
-    until("both shims answer", SOON, || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
+    until("the shim is gone", || !alive(&leaked));
+    until("both shims answer", || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
     let allowed = Allowed::default().pods("default", "agent-").program(&stage.node.name, "containerd");
     assert_eq!(view::diff(&before, &stage.snapshot(), &allowed).0, []);
 }
@@ -227,18 +216,18 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
 
     node.start_kubelet(KubeletStart { start_check: true }).unwrap();
     let starts = || std::fs::read_to_string(node.root_path("/var/log/kubelet-starts.log")).unwrap_or_default();
-    until("two starts were refused", SOON, || starts().matches("refused by the start check").count() >= 2);
+    until("two starts were refused", || starts().matches("refused by the start check").count() >= 2);
     assert!(!stage.kubelet_runs());
     let message = format!("no PodsandBox found with Id '{}'", lost.victim.sandbox.as_ref().unwrap());
     assert!(std::fs::read_to_string(node.log("kubelet")).unwrap().contains(&message));
 
     lost.lift(node).unwrap();
     let lifted = Instant::now();
-    until("the kubelet runs", SOON, || stage.kubelet_runs());
-    until("its pods run", SOON, || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
+    until("the kubelet runs", || stage.kubelet_runs());
+    until("its pods run", || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
     println!("node healed {:.1?} after the orphan's removal", lifted.elapsed());
     // Nothing of the injection may look like a fault of its own for long afterwards.
-    until("nothing is left of what was stopped", SOON, || {
+    until("nothing is left of what was stopped", || {
         let (lists, processes) = (stage.lists(), view::processes(node.init_pid()).unwrap());
         let known = |id: &String| lists.sandboxes.iter().any(|s| s.id == *id && s.ready);
         processes.iter().all(|process| process.shim_of.as_ref().is_none_or(known))
@@ -260,12 +249,12 @@ fn a_hung_network_plugin_holds_up_every_later_pod() {
 
     let gate = faults::hang_cni_add(node).unwrap();
     stage.daemon_set("first", &["work"]);
-    let hung = faults::await_gate_holder(node, &gate, SOON).unwrap();
+    let hung = faults::await_gate_holder(node, &gate).unwrap();
     println!("hung: {hung:?}");
     stage.daemon_set("second", &["work"]);
     stage.daemon_set("third", &["work"]);
     let locks = || view::locks(&node.root_path(faults::GATE_LOCK)).unwrap();
-    until("two wait behind one", SOON, || locks().waiters.len() == 2);
+    until("two wait behind one", || locks().waiters.len() == 2);
     assert_eq!(locks().holders, [hung.victim.process.unwrap().pid]);
     sleep(Duration::from_secs(15));
     for name in ["first", "second", "third"] {
@@ -285,7 +274,7 @@ fn a_hung_network_plugin_holds_up_every_later_pod() {
     let pod = stage.running("first", None);
     let gate = faults::hang_cni_del(node).unwrap();
     stage.delete(&pod);
-    let hung = faults::await_gate_holder(node, &gate, SOON).unwrap();
+    let hung = faults::await_gate_holder(node, &gate).unwrap();
     sleep(Duration::from_secs(5));
     let stuck = stage.pod("first").unwrap();
     println!("while DEL hangs: {stuck:?}");
@@ -305,7 +294,7 @@ fn a_crash_loop_goes_on_after_its_cause_and_ends_with_its_pod() {
     let pod = stage.any_pod("agent");
     let back_off = || view::back_off(&stage.node, &pod.uid).unwrap();
     // It has to last beyond what follows, on a slow machine as well.
-    until("a back-off of 40 s", SOON * 2, || back_off() >= Some(Duration::from_secs(40)));
+    until_within("a back-off of 40 s", 2 * SOON, || back_off() >= Some(Duration::from_secs(40)));
     cause.lift(&stage.node).unwrap();
     sleep(Duration::from_secs(5));
     let looping = stage.pod("agent").unwrap().containers.remove(0);

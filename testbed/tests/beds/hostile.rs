@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use nrh_testbed::faults;
 use nrh_testbed::matrix::{Seen, Way, seconds};
+use nrh_testbed::patience::{SOON, until};
 use nrh_testbed::view::{self, Pod};
-use nrh_testbed::{Bed, BedOptions, Node, images, operator, process};
+use nrh_testbed::{Bed, BedOptions, Node, images, operator, process, work};
 use serde_json::{Value, json};
 
 use crate::shared::{Guest, Shared};
-use crate::sight::{fault, health};
-use crate::until::until;
+use crate::sight::{confirmed, fault, gone, health};
 
 static HOSTILE: Shared = Shared::new(up);
 
@@ -26,14 +26,10 @@ enum Place {
     Frozen,
 }
 
-/// Until pods run, and until a report says what is so now.
-const SOON: Duration = Duration::from_mins(8);
 /// Half of the processes that a node gets: together more than the probe keeps, and fewer than a small machine has pids for.
 const HALF: usize = 9_000;
 /// What the probe keeps of a process table, whatever it is.
 const KEPT: usize = 16_384;
-/// A client of the runtime is old after five minutes, and is checked three times then.
-const CLIENT_NAMED: Duration = Duration::from_mins(9);
 /// How long nothing may be told of a node on which all is well.
 const QUIET: Duration = Duration::from_mins(1);
 
@@ -60,19 +56,15 @@ fn join(place: Place) -> Option<(Guest, Node)> {
 }
 
 fn pod(bed: &Bed, node: &Node, name: &str, spec: &Value) {
-    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": {
-        "nodeName": node.name, "terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}]}});
+    let mut pod = work::pod(name, &node.name);
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-    bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
-}
-
-fn work() -> Value {
-    json!({"containers": [{"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}]})
+    bed.apply(&pod).unwrap();
 }
 
 fn ready(bed: &Bed, name: &str) -> Pod {
-    let find = || view::pod(&|| bed.command("kubectl"), "default", name).unwrap().filter(|pod| pod.ready);
-    until(&format!("pod {name} runs"), SOON, || find().is_some());
+    let find = || view::pod(bed, "default", name).unwrap().filter(|pod| pod.ready);
+    until(&format!("pod {name} runs"), || find().is_some());
     find().unwrap()
 }
 
@@ -132,7 +124,7 @@ fn others(bed: &Bed, node: &Node, but: &str) -> Vec<String> {
 #[test]
 fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
     let Some((bed, node)) = join(Place::Flooded) else { return };
-    until("the probe has reported a node that is well", SOON, || {
+    until("the probe has reported a node that is well", || {
         processes(&bed, &node).is_some_and(|collector| collector.is_empty())
     });
     assert_eq!(others(&bed, &node, ""), Vec::<String>::new());
@@ -142,34 +134,28 @@ fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
         json!({"securityContext": {"runAsUser": 65534, "runAsNonRoot": true}, "automountServiceAccountToken": false});
     flood(&bed, &node, "tenant", tenant);
     flood(&bed, &node, "shared", json!({"hostPID": true, "securityContext": {"runAsUser": 0}}));
-    until("both have their processes", SOON, || pids(&node).len() > 2 * HALF);
+    until("both have their processes", || pids(&node).len() > 2 * HALF);
 
     // Its shim comes after all of them.
-    pod(&bed, &node, "late", &work());
+    pod(&bed, &node, "late", &json!({}));
     let late = ready(&bed, "late");
     let frozen = faults::freeze_shim(&node, &late.uid).unwrap();
     let shim = frozen.victim.node_pid.unwrap();
     let before = pids(&node).into_iter().filter(|pid| *pid < shim).count();
     assert!(before > KEPT, "{before} processes come before the shim: all of them have room");
-    let mut seen = Value::Null;
-    until("the hung shim is confirmed", SOON, || {
-        seen = fault(&bed, &node, "HungContainer").unwrap_or_default();
-        seen["state"] == "Confirmed"
-    });
+    let seen = confirmed(&bed, &node, "HungContainer", SOON);
     assert_eq!(
         (&seen["subject"]["pod"]["uid"], &seen["target"]["process"]["pid"]),
         (&json!(late.uid), &json!(shim)),
         "{seen}"
     );
     let mut message = String::new();
-    until("the probe reports on the processes", SOON, || {
-        processes(&bed, &node).map(|reported| message = reported).is_some()
-    });
+    until("the probe reports on the processes", || processes(&bed, &node).map(|reported| message = reported).is_some());
     println!("processes: {message}");
     assert!(message.contains(&format!("beyond {KEPT} processes")) && message.contains("are not checked"), "{message}");
     assert_eq!(others(&bed, &node, "HungContainer"), Vec::<String>::new());
     frozen.lift(&node).unwrap();
-    until("nothing is told any more", SOON, || fault(&bed, &node, "HungContainer").is_none());
+    gone(&bed, &node, "HungContainer");
     let (probe_after, most) = probe(&node);
     println!("most memory of the probe: {least} KiB before, {most} KiB since");
     assert_eq!(probe_after, probe_before, "it was started anew");
@@ -191,11 +177,11 @@ fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
     faults::wrap_runtime(&node).unwrap();
     let names = ["first", "second", "third"];
     for name in names {
-        let mut spec = work();
+        let mut container = work::container("work", &["work"]);
         // Each question goes through the script, too.
-        spec["containers"][0]["readinessProbe"] =
+        container["readinessProbe"] =
             json!({"exec": {"command": ["/workload", "reach"]}, "periodSeconds": 1, "timeoutSeconds": 10});
-        pod(&bed, &node, name, &spec);
+        pod(&bed, &node, name, &json!({"containers": [container]}));
     }
     for name in names {
         ready(&bed, name);
@@ -210,7 +196,7 @@ fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
     let hung = faults::hang_create(&node).unwrap();
     let script = hung.victim.process.unwrap();
     let mut seen = Value::Null;
-    until("the script is confirmed", CLIENT_NAMED, || {
+    until("the script is confirmed", || {
         assert!(script.alive(), "somebody has ended the script: {seen}");
         seen = fault(&bed, &node, "RuntimeClientHung").unwrap_or_default();
         assert_eq!(others(&bed, &node, "RuntimeClientHung"), Vec::<String>::new());
@@ -221,8 +207,8 @@ fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
     assert_eq!(json!(hung.victim.sandbox), seen["target"]["sandboxId"], "{seen}");
     assert!(seen["message"].as_str().unwrap().starts_with("`create` of container"), "{seen}");
     hung.lift(&node).unwrap();
-    until("the script has ended", SOON, || !process::Identity::alive(&script));
-    until("it is told no more", SOON, || fault(&bed, &node, "RuntimeClientHung").is_none());
+    until("the script has ended", || !process::Identity::alive(&script));
+    gone(&bed, &node, "RuntimeClientHung");
 }
 
 /// A person would thaw the group by hand: the pod goes on.
@@ -234,18 +220,15 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
         "spec": {"mode": "Enforce", "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node.name}},
             "rules": [{"name": "thaw", "match": {"faults": ["FrozenCgroup"]}, "steps": [{"action": "ThawCgroup"}]}],
             "limits": {"maxInFlight": 1, "maxUnhealthy": "100%"}}});
-    until("a report of the node", SOON, || health(&bed, &node).is_some_and(|health| health["status"].is_object()));
+    until("a report of the node", || health(&bed, &node).is_some_and(|health| health["status"].is_object()));
 
-    let frozen = faults::freeze_init(&node, || pod(&bed, &node, "frozen", &work())).unwrap();
+    let frozen = faults::freeze_init(&node, || pod(&bed, &node, "frozen", &json!({}))).unwrap();
     let init = frozen.victim.process.unwrap();
-    let (mut seen, mut record) = (Value::Null, Seen::of("FrozenCgroup", "containerd", Way::Real));
-    until("the frozen container is confirmed", SOON, || {
-        seen = fault(&bed, &node, "FrozenCgroup").unwrap_or_default();
-        seen["state"] == "Confirmed"
-    });
+    let mut record = Seen::of("FrozenCgroup", "containerd", Way::Real);
+    let seen = confirmed(&bed, &node, "FrozenCgroup", SOON);
     record.confirmed = seconds(frozen.elapsed());
     // Not before: the fault may be gone between two reads of the report.
-    bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).unwrap();
+    bed.apply(&policy).unwrap();
     let process = &seen["target"]["process"];
     assert_eq!(
         (&process["role"], &process["pid"]),
@@ -254,7 +237,7 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
     );
     ready(&bed, "frozen");
     assert!(init.alive(), "the pod runs by another process than the one that was frozen");
-    until("it is told no more", SOON, || fault(&bed, &node, "FrozenCgroup").is_none());
+    gone(&bed, &node, "FrozenCgroup");
     record.record();
 
     let is_ours = |one: &Value| one["spec"]["nodeName"] == json!(node.name) && one["spec"]["policy"] == "thaw";
@@ -270,26 +253,21 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
 fn a_slow_rolling_update_of_a_daemon_set_is_no_stuck_pod() {
     let Some((bed, node)) = join(Place::Rolled) else { return };
     let grace = 5;
-    let labels = json!({"app": "rolled"});
-    let mut template = work();
-    template["nodeSelector"] = json!({"kubernetes.io/hostname": node.name});
-    template["tolerations"] = json!([{"operator": "Exists"}]);
-    template["terminationGracePeriodSeconds"] = json!(grace);
-    let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "rolled"}, "spec": {
-        "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": template}}});
-    bed.kubectl_input(&["apply", "-f", "-"], &set.to_string()).unwrap();
+    let spec = json!({"nodeSelector": {"kubernetes.io/hostname": node.name}, "tolerations": [{"operator": "Exists"}],
+        "terminationGracePeriodSeconds": grace, "containers": [work::container("work", &["work"])]});
+    bed.apply(&work::set("DaemonSet", "rolled", &spec)).unwrap();
     let pods = || {
-        let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+        let pods = view::pods(&bed, Some(&node.name)).unwrap();
         pods.into_iter().filter(|pod| pod.owner.as_deref() == Some("rolled")).collect::<Vec<_>>()
     };
-    until("its pod runs", SOON, || pods().iter().any(|pod| pod.ready));
+    until("its pod runs", || pods().iter().any(|pod| pod.ready));
     let old = pods().remove(0);
 
     let frozen = faults::freeze_shim(&node, &old.uid).unwrap();
     bed.kubectl(&["rollout", "restart", "daemonset/rolled"]).unwrap();
     let is_stuck = || fault(&bed, &node, "StuckDaemonSetPod");
     let mut held = Some(frozen);
-    until("the pod has gone late and its successor runs", SOON, || {
+    until("the pod has gone late and its successor runs", || {
         if let Some(frozen) = held.take_if(|frozen| frozen.elapsed() > OVERDUE + Duration::from_secs(grace)) {
             frozen.lift(&node).unwrap();
         }

@@ -4,7 +4,8 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nrh_testbed::{Bed, images, view, workspace};
+use nrh_testbed::patience::SOON;
+use nrh_testbed::{Bed, images, view};
 use serde_json::json;
 
 const REFERENCE: &str = "localhost/final-stage:1";
@@ -16,7 +17,7 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
     let dockerfile = "FROM nowhere.invalid/rust:1 AS build\nRUN false\nFROM scratch\n\
         COPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
     fs::write(dir.path().join("Dockerfile"), dockerfile).unwrap();
-    let binary = images::workload_binary(&workspace()).unwrap();
+    let binary = images::workload_binary().unwrap();
     let archive = dir.path().join("nrh.tar");
     images::operator_image(dir.path(), &[("/nrh", &binary)], REFERENCE, &archive).unwrap();
     node.import(&archive).unwrap();
@@ -29,23 +30,22 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
         }});
         // The account that pods of a namespace have is made a moment after the namespace.
         let start = Instant::now();
-        while let Err(error) = bed.kubectl_input(&["apply", "-f", "-"], &text.to_string()) {
-            assert!(start.elapsed() < Duration::from_mins(3), "{error:#}");
+        while let Err(error) = bed.apply(&text) {
+            assert!(start.elapsed() < SOON, "{error:#}");
             sleep(Duration::from_millis(200));
         }
     };
     pod("product", REFERENCE, "work", "Always");
     pod("reach", images::WORK_IMAGE, "reach", "Never");
 
-    let kubectl = || bed.command("kubectl");
-    let pod = |name: &str| view::pod(&kubectl, "default", name).unwrap().unwrap();
+    let pod = |name: &str| view::pod(bed, "default", name).unwrap().unwrap();
     let start = Instant::now();
     let done = || {
-        let runs = view::pod_runs(&kubectl, node, &pod("product").uid).unwrap();
+        let runs = view::pod_runs(bed, node, &pod("product").uid).unwrap();
         runs.yes() && pod("reach").phase == "Succeeded"
     };
     while !done() {
-        assert!(start.elapsed() < Duration::from_mins(8), "{:?} {:?}", pod("product"), pod("reach"));
+        assert!(start.elapsed() < SOON, "{:?} {:?}", pod("product"), pod("reach"));
         sleep(Duration::from_millis(200));
     }
     bed.kubectl(&["delete", "pod", "product", "reach"]).unwrap();

@@ -26,5 +26,3 @@ mod sick;
 mod sight;
 mod uninstall;
 mod units;
-#[path = "../until/mod.rs"]
-mod until;

@@ -4,17 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
+use nrh_testbed::patience::until;
 use nrh_testbed::{Bed, operator};
 use serde_json::{Value, json};
-
-use crate::until::until;
 
 /// A recording ends when it is made. In play an act that was refused on the node, of which no timeline tells, is waited for as one
 /// that did not help: for the step's five minutes.
 const LONGER: &str = "20m";
-const ENDS: Duration = Duration::from_mins(8);
 
 /// What was decided for a node: actions in their order, and how its last remediation ended. How many remediations it takes hangs on seconds.
 #[derive(Debug, Default, PartialEq)]
@@ -27,7 +24,7 @@ type Decisions = BTreeMap<String, Decided>;
 
 /// Records, plays, and compares with what the controller has done.
 pub fn plays_as_it_was(bed: &Bed, nrh: &Path) {
-    until("every remediation has come to its end", ENDS, || done(bed).values().all(|node| !node.end.is_empty()));
+    until("every remediation has come to its end", || done(bed).values().all(|node| !node.end.is_empty()));
     let done = done(bed);
     let folder = tempfile::tempdir().unwrap();
     let keep = |name: &str, text: &str| {

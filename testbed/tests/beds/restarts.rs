@@ -4,26 +4,22 @@
 
 use std::collections::BTreeSet;
 use std::thread;
-use std::time::Duration;
 
+use nrh_testbed::patience::until;
 use nrh_testbed::process::Identity;
 use nrh_testbed::view::{self, Container};
-use nrh_testbed::{AuditEntry, Bed, BedOptions, Node, images, operator};
+use nrh_testbed::{AuditEntry, Bed, BedOptions, Node, operator, work};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::recorded;
 use crate::shared::{Guest, Shared};
 use crate::sight::condition;
-use crate::until::until;
 
-const KUBELET: &str = "kubelet.service";
-const CONTAINERD: &str = "containerd.service";
+pub const KUBELET: &str = "kubelet.service";
+pub const CONTAINERD: &str = "containerd.service";
 /// It is not started again by systemd, and each of its starts is a line in a file.
 const ONCE: &str = "[Service]\nRestart=no\nExecStartPre=sh -c 'echo started >>/run/%n.starts'\n";
-/// A threshold of a minute, an act, and what a busy machine adds.
-const RESOLVED_WITHIN: Duration = Duration::from_mins(8);
-const RUNS: Duration = Duration::from_mins(8);
 
 /// Nodes under systemd: seven for the test of this file, and one on which only systemd is at work.
 static UNITS: Shared = Shared::new(|_| {
@@ -87,16 +83,13 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node, careless: &Nod
         bed.kubectl(&["taint", "node", &node.name, "restarts/reserved=:NoSchedule"]).unwrap();
     }
     operator::apply_folder(bed, "config/default").unwrap();
-    let labels = json!({"app": "work"});
-    let work = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "work"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
-            "tolerations": [{"operator": "Exists"}],
-            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                {"matchExpressions": [{"key": "restarts", "operator": "DoesNotExist"}]}]}}},
-            "containers": [{"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}]}}},
+    let spec = json!({
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "restarts", "operator": "DoesNotExist"}]}]}}},
+        "containers": [work::container("work", &["work"])],
     });
-    bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
+    bed.apply(&work::set("DaemonSet", "work", &spec)).unwrap();
     operator::wait(bed).unwrap();
     bed.kubectl(&["label", "node", &careless.name, "restarts/careless=true"]).unwrap();
     let rule = |name: &str, fault: &str, action: &str, with: Value| {
@@ -118,10 +111,10 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node, careless: &Nod
         policy("restart", json!({}), 0, careful),
         policy("restart-what-hangs", json!({"matchLabels": {"restarts/careless": "true"}}), 10, careless),
     ] {
-        bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).unwrap();
+        bed.apply(&policy).unwrap();
     }
     for node in &bed.nodes()[..7] {
-        until(&format!("all of {} is well", node.name), RUNS, || {
+        until(&format!("all of {} is well", node.name), || {
             running(node).len() >= 2 && condition(bed, node, "RestartSafe") == "True"
         });
     }
@@ -171,14 +164,14 @@ fn heartbeat(bed: &Bed, node: &Node) -> String {
 
 /// Waits until the node is Ready by a word of its kubelet that is not that one: the next may follow only minutes later.
 fn ready_anew(bed: &Bed, node: &Node, last: &str) {
-    until(&format!("{} is Ready", node.name), RUNS, || ready(bed, node) && heartbeat(bed, node) != last);
+    until(&format!("{} is Ready", node.name), || ready(bed, node) && heartbeat(bed, node) != last);
 }
 
 /// A unit's process is killed, and systemd does not start it again.
 fn fail(node: &Node, unit: &str) {
     node.unit_write(&format!("{unit}.d/50-once.conf"), ONCE).unwrap();
     node.unit_process(unit).unwrap().signal(Signal::KILL).unwrap();
-    until(&format!("{unit} of {} has failed", node.name), RUNS, || node.unit_state(unit).unwrap().active == "failed");
+    until(&format!("{unit} of {} has failed", node.name), || node.unit_state(unit).unwrap().active == "failed");
 }
 
 /// How often a unit was started since it failed, by whomever.
@@ -191,7 +184,7 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     let (containers, before) = (running(node), daemons(node));
     fail(node, unit);
     let last = heartbeat(bed, node);
-    until(&format!("{unit} of {} is started again", node.name), RESOLVED_WITHIN, || {
+    until(&format!("{unit} of {} is started again", node.name), || {
         are(&steps(bed, node), &[[action, "Probe", "Succeeded"]])
     });
     assert_eq!(starts(node, unit), 1);
@@ -199,10 +192,9 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     let same = [before[0] == after[0], before[1] == after[1]];
     assert!(after.iter().all(Option::is_some) && same == [!is_kubelet, is_kubelet], "{before:?}, then {after:?}");
     ready_anew(bed, node, &last);
-    until("no container was ended", RUNS, || running(node) == containers);
+    until("no container was ended", || running(node) == containers);
     // The command stood in the node's own object, and the answer stands beside it.
-    let report: Value =
-        serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).unwrap()).unwrap();
+    let report = operator::health(bed, &node.name).unwrap();
     let (answer, step) = (&report["status"]["commandResult"], &remediations(bed, node)[0]["status"]["attempts"][0]);
     assert_eq!((&answer["operationId"], answer["state"].as_str()), (&step["operationId"], Some("Done")));
 }
@@ -213,20 +205,20 @@ fn both_down(bed: &Bed, node: &Node) {
     fail(node, KUBELET);
     fail(node, CONTAINERD);
     let last = heartbeat(bed, node);
-    until("runtime and kubelet are started again, in this order", RESOLVED_WITHIN, || {
+    until("runtime and kubelet are started again, in this order", || {
         let expected = [["RestartRuntime", "Probe", "Succeeded"], ["RestartKubelet", "Probe", "Succeeded"]];
         are(&steps(bed, node), &expected)
     });
     ready_anew(bed, node, &last);
     let after = daemons(node);
     assert!(after.iter().all(Option::is_some) && after != before, "{after:?}");
-    until("no container was ended", RUNS, || running(node) == containers);
+    until("no container was ended", || running(node) == containers);
 }
 
 /// A person has stopped a unit, and nothing in the policy says that it is to be started then.
 fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
     node.unit_stop(unit).unwrap();
-    until(&format!("{unit}, which a person has stopped, is left alone and people are told"), RESOLVED_WITHIN, || {
+    until(&format!("{unit}, which a person has stopped, is left alone and people are told"), || {
         are(&steps(bed, node), &[[action, "Probe", "Refused"], ["Notify", "Controller", "Succeeded"]])
     });
     let said = remediations(bed, node)[0]["status"]["attempts"][0]["message"].to_string();
@@ -238,10 +230,8 @@ fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
 fn hung_runtime(bed: &Bed, node: &Node) {
     let (containers, runtime) = (running(node), node.daemon("containerd").unwrap());
     runtime.signal(Signal::STOP).unwrap();
-    until("the hung runtime is restarted", RESOLVED_WITHIN, || {
-        are(&steps(bed, node), &[["RestartRuntime", "Probe", "Succeeded"]])
-    });
+    until("the hung runtime is restarted", || are(&steps(bed, node), &[["RestartRuntime", "Probe", "Succeeded"]]));
     assert!(node.daemon("containerd").is_some_and(|now| now != runtime));
-    until("its containers are known again", RUNS, || running(node) == containers);
+    until("its containers are known again", || running(node) == containers);
     assert_eq!(node.unit_state(CONTAINERD).unwrap().active, "active");
 }

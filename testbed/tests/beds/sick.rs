@@ -1,6 +1,6 @@
 //! The bed on which nodes are made sick: the operator, installed by the shipped manifests, sees everything and, in its dry run, touches nothing.
 
-use nrh_testbed::{Bed, BedOptions, Node, images, operator};
+use nrh_testbed::{Bed, BedOptions, Node, operator, work};
 use serde_json::{Value, json};
 
 use crate::shared::{Guest, Shared};
@@ -62,16 +62,8 @@ fn install(bed: &Bed, programs: &operator::Programs) {
 
 /// A DaemonSet of so many containers on nodes with this label.
 fn workload(bed: &Bed, name: &str, containers: usize, node: &Value) {
-    let labels = json!({"app": name});
-    let container = |number: usize| {
-        let name = format!("work-{number}");
-        json!({"name": name, "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]})
-    };
+    let container = |number: usize| work::container(&format!("work-{number}"), &["work"]);
     let containers: Vec<Value> = (0..containers).map(container).collect();
-    let work = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name},
-        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
-            "nodeSelector": node, "tolerations": [{"operator": "Exists"}], "containers": containers}}},
-    });
-    bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
+    let spec = json!({"nodeSelector": node, "tolerations": [{"operator": "Exists"}], "containers": containers});
+    bed.apply(&work::set("DaemonSet", name, &spec)).unwrap();
 }

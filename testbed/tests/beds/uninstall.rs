@@ -2,13 +2,11 @@
 //! the same API server, it repairs.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use nrh_testbed::{Bed, BedOptions, faults, images, operator, process, view};
-use serde_json::json;
+use nrh_testbed::patience::until;
+use nrh_testbed::{Bed, BedOptions, faults, operator, process, view, work};
 
 use crate::shared::{alone, is_root, room};
-use crate::until::until;
 
 /// A policy that cordons, repairs, and then watches for minutes whether that lasts.
 const POLICY: &str = "
@@ -57,18 +55,13 @@ fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>
     assert!(installed.len() > before.len() + 10, "{installed:?}");
     kubectl(&["delete", "remediationpolicies", "--all", "--timeout=480s"]);
     let node = &bed.nodes()[1];
-    let labels = json!({"app": "victim"});
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim", "labels": labels}, "spec": {
-        "nodeName": node.name, "terminationGracePeriodSeconds": 1,
-        "containers": [{"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}],
-    }});
-    bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
-    let victim = || view::pod(&|| bed.command("kubectl"), "default", "victim").unwrap().unwrap();
-    until("the victim runs", Duration::from_mins(8), || victim().ready);
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    bed.apply(&work::pod("victim", &node.name)).unwrap();
+    let victim = || view::pod(bed, "default", "victim").unwrap().unwrap();
+    until("the victim runs", || victim().ready);
+    bed.apply(POLICY).unwrap();
     let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
     let unschedulable = || kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]) == "true";
-    until("the node is cordoned", Duration::from_mins(8), unschedulable);
+    until("the node is cordoned", unschedulable);
 
     // The commands of docs/how-to/upgrade-and-uninstall.md, in its order.
     kubectl(&["delete", "remediationpolicies", "--all", "--timeout=480s"]);
@@ -81,7 +74,7 @@ fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>
     };
     assert!(standing(), "the controller writes conditions of Nodes by default");
     kubectl(&["-n", "nrh-system", "set", "env", "deployment/nrh-controller", "NRH_NODE_CONDITIONS="]);
-    until("the conditions of the Nodes are removed", Duration::from_mins(8), || !standing());
+    until("the conditions of the Nodes are removed", || !standing());
     let labelled = || {
         let kinds = "ns,crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,\
                      validatingadmissionpolicybinding,flowschema,prioritylevelconfiguration";
@@ -100,8 +93,8 @@ fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>
     frozen.lift(node).unwrap();
     operator::apply_folder(bed, "config/default").unwrap();
     operator::wait(bed).unwrap();
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    bed.apply(POLICY).unwrap();
     let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
     let shim = frozen.victim.process.unwrap();
-    until("the shim is resumed", Duration::from_mins(8), || process::state(shim.pid).is_some_and(|state| state != 'T'));
+    until("the shim is resumed", || process::state(shim.pid).is_some_and(|state| state != 'T'));
 }

@@ -4,30 +4,22 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
+use nrh_testbed::patience::until;
 use nrh_testbed::systemd::UnitState;
-use nrh_testbed::{Bed, KubeletStart, Node, faults, images, process, view};
+use nrh_testbed::{Bed, KubeletStart, Node, faults, process, view, work};
 use rustix::process::Signal;
-use serde_json::json;
 
-use crate::restarts::{join_apart, ready, running};
-use crate::until::until;
+use crate::restarts::{CONTAINERD, KUBELET, join_apart, ready, running};
 
-const KUBELET: &str = "kubelet.service";
-const CONTAINERD: &str = "containerd.service";
 /// Longer than systemd waits before it starts either again.
 const RESTART: Duration = Duration::from_secs(12);
-const RUNS: Duration = Duration::from_mins(8);
 
 #[test]
 fn a_node_is_run_by_systemd() {
     let Some((bed, node)) = join_apart() else { return };
     let (bed, node) = (&*bed, &node);
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "work"}, "spec": {
-        "nodeName": node.name, "terminationGracePeriodSeconds": 1,
-        "containers": [{"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}],
-    }});
-    bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
-    until("the pod runs", RUNS, || view::pod(&|| bed.command("kubectl"), "default", "work").unwrap().unwrap().ready);
+    bed.apply(&work::pod("work", &node.name)).unwrap();
+    until("the pod runs", || view::pod(bed, "default", "work").unwrap().unwrap().ready);
 
     units_are_what_runs(node);
     a_stopped_kubelet_stays_stopped(bed, node);
@@ -92,8 +84,8 @@ fn a_stopped_kubelet_stays_stopped(bed: &Bed, node: &Node) {
     assert!(node.daemon("kubelet").is_none());
     let before = renewed(bed, node);
     node.start_kubelet(KubeletStart::default()).unwrap();
-    until("the kubelet tells the API server again", RUNS, || renewed(bed, node) != before);
-    until("its node is Ready", RUNS, || ready(bed, node));
+    until("the kubelet tells the API server again", || renewed(bed, node) != before);
+    until("its node is Ready", || ready(bed, node));
 }
 
 fn a_killed_runtime_comes_back_and_its_pods_live_on(node: &Node) {
@@ -101,27 +93,27 @@ fn a_killed_runtime_comes_back_and_its_pods_live_on(node: &Node) {
     assert_eq!((containers.len(), shims.len()), (1, 1));
     let runtime = node.daemon("containerd").unwrap();
     runtime.signal(Signal::KILL).unwrap();
-    until("systemd starts containerd again", RUNS, || {
+    until("systemd starts containerd again", || {
         active(node, CONTAINERD) == "active" && node.daemon("containerd").is_some_and(|now| now != runtime)
     });
     assert_eq!(node.unit_state(CONTAINERD).unwrap().restarts, 1);
-    until("its container is known again", RUNS, || running(node) == containers);
+    until("its container is known again", || running(node) == containers);
     assert_eq!(pids(node, "containerd-shim"), shims);
 
     // Neither does a restart end them, over the bus as the operator would ask for it.
     let runtime = node.daemon("containerd").unwrap();
     manager(node, "RestartUnit", &["ss", CONTAINERD, "fail"]).unwrap();
-    until("containerd is restarted", RUNS, || !runtime.alive() && active(node, CONTAINERD) == "active");
-    until("its container is known once more", RUNS, || running(node) == containers);
+    until("containerd is restarted", || !runtime.alive() && active(node, CONTAINERD) == "active");
+    until("its container is known once more", || running(node) == containers);
     assert_eq!(pids(node, "containerd-shim"), shims);
 }
 
 /// The bed's faults do to units what they do elsewhere.
 fn faults_hit_units(bed: &Bed, node: &Node) {
     faults::kill_kubelet(node).unwrap();
-    until("systemd notices its end", RUNS, || active(node, KUBELET) == "activating");
-    until("systemd starts the kubelet again", RUNS, || node.daemon("kubelet").is_some());
-    let uid = view::pod(&|| bed.command("kubectl"), "default", "work").unwrap().unwrap().uid;
+    until("systemd notices its end", || active(node, KUBELET) == "activating");
+    until("systemd starts the kubelet again", || node.daemon("kubelet").is_some());
+    let uid = view::pod(bed, "default", "work").unwrap().unwrap().uid;
     let leaked = faults::leaked_shim(node, &uid).unwrap();
     let shim = leaked.victim.process.unwrap();
     assert_eq!(process::parent(shim.pid), Some(node.init_pid()));
@@ -147,7 +139,7 @@ fn a_masked_unit_does_not_start(bed: &Bed, node: &Node) {
     let before = renewed(bed, node);
     node.unit_start(KUBELET).unwrap();
     assert_eq!(node.unit_state(KUBELET).unwrap().file, "enabled");
-    until("the kubelet tells the API server again", RUNS, || renewed(bed, node) != before);
+    until("the kubelet tells the API server again", || renewed(bed, node) != before);
 }
 
 fn a_unit_that_always_fails_is_given_up(node: &Node) {
@@ -159,7 +151,7 @@ fn a_unit_that_always_fails_is_given_up(node: &Node) {
     )
     .unwrap();
     node.unit_start(FAILS).unwrap();
-    until("systemd gives it up", RUNS, || active(node, FAILS) == "failed");
+    until("systemd gives it up", || active(node, FAILS) == "failed");
     assert_eq!(node.unit_state(FAILS).unwrap().restarts, 3);
     assert!(node.unit_start(FAILS).is_err(), "it was started too often already");
     assert_eq!(active(node, FAILS), "failed");
@@ -167,5 +159,5 @@ fn a_unit_that_always_fails_is_given_up(node: &Node) {
     node.systemctl(&["reset-failed", FAILS]).unwrap();
     assert_eq!(active(node, FAILS), "inactive");
     node.unit_start(FAILS).unwrap();
-    until("systemd gives it up again", RUNS, || active(node, FAILS) == "failed");
+    until("systemd gives it up again", || active(node, FAILS) == "failed");
 }

@@ -1,17 +1,14 @@
 //! The actions on a node that no incident of the demo needs, each once: restarts of both units, a taint, and a reboot that another tool
 //! does for a mark.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use nrh_testbed::patience::{LONG, until, until_within};
 use nrh_testbed::{Bed, Node, faults as inject};
 use serde_json::{Value, json};
 
-use crate::{BOOT_ID, LONGEST_LOOK, allow_drains, has_ended, platform, remediations, until, use_policy, victim};
+use crate::{BOOT_ID, LONGEST_LOOK, allow_drains, has_ended, platform, remediations, use_policy, victim};
 
-/// A threshold of a minute, an action, and what an emulated machine adds.
-const RESOLVED: Duration = Duration::from_mins(8);
-/// The same with a boot, and with the ten minutes for which a node is watched that has flapped: each action before has made it not Ready.
-const REBOOTED: Duration = Duration::from_mins(25);
 /// What kured searches for.
 const MARK: &str = "/run/reboot-required";
 /// Ends the main process of a unit, which systemd does not start again.
@@ -45,7 +42,7 @@ pub fn are_taken(bed: &mut Bed) -> String {
     // Where one unit runs both, its end is that of both.
     let restarts = if runtime == kubelet { &restarts[..0] } else { &restarts[..] };
     for (unit, action) in restarts {
-        let seconds = resolved(bed, &node, RESOLVED, action, || drop(node.script(FAIL, &[unit]).unwrap()));
+        let seconds = resolved(bed, &node, action, || drop(node.script(FAIL, &[unit]).unwrap()));
         node.script(UNDO, &[unit]).unwrap();
         println!("{action} of {unit}: resolved after {seconds} s");
     }
@@ -54,13 +51,13 @@ pub fn are_taken(bed: &mut Bed) -> String {
 }
 
 /// Waits until a remediation has resolved what happens, by this action and once; returns the seconds.
-fn resolved(bed: &Bed, node: &Node, within: Duration, action: &str, happens: impl FnOnce()) -> u64 {
+fn resolved(bed: &Bed, node: &Node, action: &str, happens: impl FnOnce()) -> u64 {
     let known = remediations(bed, &node.name).len();
     let new = || remediations(bed, &node.name).into_iter().nth(known).unwrap_or_default();
     let began = Instant::now();
     happens();
-    until(&format!("{action} is over, or its time"), within + LONGEST_LOOK, || {
-        has_ended(&new()) || began.elapsed() > within
+    until_within(&format!("{action} is over, or its time"), LONG + LONGEST_LOOK, || {
+        has_ended(&new()) || began.elapsed() > LONG
     });
     let done = new();
     let attempts = done["status"]["attempts"].as_array().cloned().unwrap_or_default();
@@ -74,9 +71,9 @@ fn marked(bed: &Bed, node: &Node) {
     let boot = || node.read(BOOT_ID).unwrap_or_default();
     let (before, victim) = (boot(), victim(bed, node));
     let taints = || bed.kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.taints[*].key}"]).unwrap();
-    let seconds = resolved(bed, node, REBOOTED, "MarkForReboot", || {
+    let seconds = resolved(bed, node, "MarkForReboot", || {
         inject::freeze_shim(node, &victim.uid).unwrap();
-        until("the node is marked", RESOLVED, || node.read(MARK).is_ok());
+        until("the node is marked", || node.read(MARK).is_ok());
         assert!(taints().contains("runtimehealth.io/unhealthy"), "{}", taints());
         node.script("setsid sh -c 'sleep 1; systemctl reboot' >/dev/null 2>&1 </dev/null &", &[]).unwrap();
     });

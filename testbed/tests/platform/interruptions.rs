@@ -4,15 +4,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
+use nrh_testbed::patience::{SOON, until, until_within};
 use nrh_testbed::{Bed, Node, assets, faults as inject, operator, view};
 use serde_json::{Value, json};
 
-use crate::{BOOT_ID, faults_of, has_ended, names, platform, remediations, report, until, victim};
+use crate::{BOOT_ID, faults_of, has_ended, names, platform, remediations, report, victim};
 
-/// The threshold of the fault, and what an emulated machine adds.
-const ATTEMPTED: Duration = Duration::from_mins(5);
-/// A boot, the start of all pods, and what an emulated machine adds.
-const WELL: Duration = Duration::from_mins(10);
 /// How long no fault may be confirmed afterwards.
 const QUIET: Duration = Duration::from_mins(1);
 /// How long a machine does not run.
@@ -81,12 +78,12 @@ fn runs_image(bed: &Bed, image: &str) {
     let folder = nrh_testbed::workspace().join("config/default");
     let manifests = bed.kubectl(&["kustomize", folder.to_str().unwrap()]).unwrap();
     assert!(manifests.contains(operator::IMAGE));
-    bed.kubectl_input(&["apply", "-f", "-"], &manifests.replace(operator::IMAGE, image)).unwrap();
+    bed.apply(&manifests.replace(operator::IMAGE, image)).unwrap();
     operator::wait(bed).unwrap();
     let path = "jsonpath={.items[*].spec.containers[*].image}";
     for namespace in ["nrh-system", "nrh-node"] {
         let names = ["-n", namespace, "get", "pods", "-l", "app.kubernetes.io/part-of=nrh", "-o", path];
-        until("all pods run by that image", WELL, || {
+        until("all pods run by that image", || {
             let images = bed.kubectl(&names).unwrap();
             !images.is_empty() && images.split(' ').all(|one| one == image)
         });
@@ -106,7 +103,7 @@ fn panics(bed: &mut Bed, name: &str) {
     let node = bed.node(name).unwrap();
     let before = node.read(BOOT_ID).unwrap();
     node.script("setsid sh -c 'sleep 1; echo c >/proc/sysrq-trigger' >/dev/null 2>&1 </dev/null &", &[]).unwrap();
-    until("the machine has booted", WELL, || node.read(BOOT_ID).is_ok_and(|now| now.len() > 30 && now != before));
+    until("the machine has booted", || node.read(BOOT_ID).is_ok_and(|now| now.len() > 30 && now != before));
 }
 
 fn loses_network(bed: &mut Bed, name: &str) {
@@ -114,7 +111,7 @@ fn loses_network(bed: &mut Bed, name: &str) {
     let lost = Instant::now();
     node.set_plugged(false).unwrap();
     let kind = "ProbeNotReporting";
-    until("its silence is named", UNPLUGGED, || names(bed, name, kind));
+    until_within("its silence is named", UNPLUGGED, || names(bed, name, kind));
     Seen { named: seconds(lost.elapsed()), ..Seen::of(kind, platform().runtime(), Way::Real) }.record();
     sleep(UNPLUGGED.saturating_sub(lost.elapsed()));
     node.set_plugged(true).unwrap();
@@ -158,7 +155,7 @@ fn survives_versions(bed: &mut Bed, on_leader: bool, versions: [&str; 2], change
     let survived = versions.map(|version| {
         let runs = |bed: &mut Bed, name: &str| {
             change(bed.node(name).unwrap(), version);
-            until("the node has that version", WELL, || {
+            until("the node has that version", || {
                 bed.kubectl(&["get", "node", name, "-o", path]).unwrap().split(' ').any(|one| one.ends_with(version))
             });
         };
@@ -182,7 +179,7 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption<'_>) -> String {
     };
     let before = node.read(BOOT_ID).unwrap();
     inject::freeze_shim(&node, &victim.uid).unwrap();
-    let end = Instant::now() + ATTEMPTED;
+    let end = Instant::now() + SOON;
     while attempts(bed).is_empty() {
         assert!(Instant::now() < end, "nothing is done about it");
         sleep(Duration::from_millis(300));
@@ -196,8 +193,8 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption<'_>) -> String {
     let token = format!("after-{}", cut.elapsed().as_millis());
     let ask = json!({"spec": {"checkRequested": token}}).to_string();
     bed.kubectl(&["patch", "noderuntimehealth", name, "--type=merge", "-p", &ask]).unwrap();
-    let runs = || view::pod_runs(&|| bed.command("kubectl"), node, &victim.uid).is_ok_and(|runs| runs.yes());
-    until("the node is well, by a new check", WELL, || {
+    let runs = || view::pod_runs(bed, node, &victim.uid).is_ok_and(|runs| runs.yes());
+    until("the node is well, by a new check", || {
         report(bed, name)["probe"]["checkAnswered"] == token
             && !faults_of(bed, name).iter().any(is_unexpected)
             && runs()
@@ -206,7 +203,7 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption<'_>) -> String {
     let after = node.read(BOOT_ID).unwrap();
     assert_eq!(before != after, interruption.boots, "{before} {after}");
     assert_eq!(report(bed, name)["probe"]["bootId"], after.trim());
-    until("no remediation goes on", WELL, || new(bed).iter().all(has_ended));
+    until("no remediation goes on", || new(bed).iter().all(has_ended));
     let end = Instant::now() + QUIET;
     while Instant::now() < end {
         let named: Vec<_> =

@@ -10,8 +10,6 @@
 mod actions;
 mod faults;
 mod interruptions;
-#[path = "../until/mod.rs"]
-mod until;
 mod user_namespace;
 
 use std::collections::BTreeMap;
@@ -22,9 +20,9 @@ use interruptions::survives;
 use nrh_testbed::demo::{self, Options, report::Report};
 use nrh_testbed::machine::BOOTS;
 use nrh_testbed::matrix::support::Proof;
+use nrh_testbed::patience::{LONG, until, until_within};
 use nrh_testbed::{Bed, BedOptions, Node, Platform, faults as inject, operator, process, view};
 use serde_json::Value;
-use until::until;
 
 /// The first of these need no unit of the runtime's or the kubelet's alone.
 const ACTS: [&str; 5] = ["hung-container", "hung-network-plugin", "leaked-shim", "orphan-nothing-runs", "back-off-pod"];
@@ -52,8 +50,6 @@ const WORKLOADS: [&str; 3] = ["daemonset/log-shipper", "daemonset/node-metrics",
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Time between two roll-outs.
 const ROLL_OUT: Duration = Duration::from_secs(30);
-/// A threshold of a minute, a drain, a boot, and what an emulated machine on busy cores adds.
-const REBOOTED: Duration = Duration::from_mins(40);
 /// No single question to the cluster takes longer.
 const LONGEST_LOOK: Duration = Duration::from_mins(5);
 /// Reboots the node of a hung container, as no shipped policy does.
@@ -140,7 +136,7 @@ fn a_machine_is_rebooted_once_and_is_well_again() {
     let options = BedOptions { name: "rebooted".into(), nodes: 1, machines: 1, ..BedOptions::default() };
     let mut bed = Bed::up(options).unwrap();
     operator::install(&bed, &programs).unwrap();
-    bed.kubectl_input(&["apply", "-f", "-"], &demo::some_workloads(&["net-a"])).unwrap();
+    bed.apply(&demo::some_workloads(&["net-a"])).unwrap();
     bed.kubectl(&["-n", demo::NAMESPACE, "rollout", "status", "daemonset/net-a", "--timeout=600s"]).unwrap();
     println!("{}", reboots_once(&mut bed));
     leaves_nothing(bed);
@@ -216,7 +212,7 @@ fn allow_drains(bed: &Bed) {
 /// Replaces all policies.
 fn use_policy(bed: &Bed, policy: &str) {
     bed.kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]).unwrap();
-    bed.kubectl_input(&["apply", "-f", "-"], policy).unwrap();
+    bed.apply(policy).unwrap();
 }
 
 /// What the probe of a node reports.
@@ -236,7 +232,7 @@ fn names(bed: &Bed, node: &str, kind: &str) -> bool {
 
 /// A pod of the demo on a node that runs, and that no roll-out replaces.
 fn victim(bed: &Bed, node: &Node) -> view::Pod {
-    let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+    let pods = view::pods(bed, Some(&node.name)).unwrap();
     let stays =
         |pod: &view::Pod| pod.owner.as_deref().is_some_and(|owner| !WORKLOADS.iter().any(|name| name.ends_with(owner)));
     pods.into_iter().find(|pod| pod.namespace == demo::NAMESPACE && pod.ready && stays(pod)).unwrap()
@@ -271,11 +267,11 @@ fn reboots_once(bed: &mut Bed) -> String {
         let of_policy = |one: &Value| one["spec"]["policy"] == "reboot";
         remediations(bed, &node.name).into_iter().find(of_policy).unwrap_or_default()
     };
-    until("the remediation is over, or its time", REBOOTED + LONGEST_LOOK, || {
-        has_ended(&remediation()) || started.elapsed() > REBOOTED
+    until_within("the remediation is over, or its time", LONG + LONGEST_LOOK, || {
+        has_ended(&remediation()) || started.elapsed() > LONG
     });
     let took = started.elapsed().as_secs();
-    until("the machine answers", LONGEST_LOOK, || boot().len() > 30);
+    until("the machine answers", || boot().len() > 30);
     let (after, done) = (boot(), remediation());
     assert_eq!(done["status"]["phase"], "Succeeded", "{done:#}\n{:#?}", faults_of(bed, &node.name));
     assert!(before.len() > 30 && after.len() > 30 && before != after, "{before} {after}");

@@ -1,14 +1,13 @@
 //! A pod whose users are not the node's.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use nrh_testbed::patience::until;
 use nrh_testbed::{Bed, demo, faults as inject, view};
 
-use crate::{has_ended, remediations, until};
+use crate::{has_ended, remediations};
 
 const WORKLOAD: &str = "daemonset/mesh-agent";
-/// The threshold, the action, and what an emulated machine adds.
-const RESOLVED: Duration = Duration::from_mins(10);
 
 /// Gives the pods of a workload user namespaces of their own, hangs the container of one, and has it released.
 pub fn is_resolved(bed: &mut Bed) -> String {
@@ -17,7 +16,7 @@ pub fn is_resolved(bed: &mut Bed) -> String {
     let patch = r#"{"spec": {"template": {"spec": {"hostUsers": false}}}}"#;
     kubectl(&["patch", WORKLOAD, "-p", patch]);
     kubectl(&["rollout", "status", WORKLOAD, "--timeout=300s"]);
-    let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+    let pods = view::pods(bed, Some(&node.name)).unwrap();
     let is_of_workload =
         |pod: &view::Pod| pod.ready && pod.owner.as_deref().is_some_and(|owner| WORKLOAD.ends_with(owner));
     let pod = pods.into_iter().find(is_of_workload).unwrap();
@@ -27,11 +26,11 @@ pub fn is_resolved(bed: &mut Bed) -> String {
     let known = remediations(bed, &node.name).len();
     let started = Instant::now();
     inject::freeze_shim(node, &pod.uid).unwrap();
-    until("its remediation has ended", RESOLVED, || remediations(bed, &node.name).iter().skip(known).any(has_ended));
+    until("its remediation has ended", || remediations(bed, &node.name).iter().skip(known).any(has_ended));
     let took = started.elapsed().as_secs();
     let done = remediations(bed, &node.name).pop().unwrap();
     assert_eq!(done["status"]["phase"], "Succeeded", "{done:#}");
-    assert!(view::pod_runs(&|| bed.command("kubectl"), node, &pod.uid).unwrap().yes());
+    assert!(view::pod_runs(bed, node, &pod.uid).unwrap().yes());
     format!("after {took} s")
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use nrh_testbed::Bed;
 use nrh_testbed::matrix::access::{Access, Answer, Row, answers};
+use nrh_testbed::patience::SOON;
 use serde_json::{Value, json};
 
 use crate::admission::callers::{Callers, UNLIMITED};
@@ -20,8 +21,6 @@ use crate::plane;
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 const SYSTEM_PODS: &str = "/api/v1/namespaces/nrh-system/pods";
 const PODS: &str = "/api/v1/namespaces/default/pods";
-/// Policies and roles need a moment to be known to the server.
-const SETTLES: Duration = Duration::from_mins(5);
 /// Nodes that have reports: the first one is that of the callers who are a node.
 const NODES: [&str; 2] = ["worker-1", "worker-2"];
 
@@ -158,7 +157,7 @@ fn cells<'a>(rows: impl Iterator<Item = (&'a Row, &'a str)>, callers: &[&'a Call
 impl Stage<'_> {
     /// Asks for all cells, and again for those that are not as expected, until the server has had time to know everything.
     async fn ask(&self, cells: Vec<Cell<'_>>, cases: &mut Cases) -> Result<()> {
-        let (count, ends) = (cells.len(), Instant::now() + SETTLES);
+        let (count, ends) = (cells.len(), Instant::now() + SOON);
         let mut left: Vec<(Cell<'_>, String)> = cells.into_iter().map(|cell| (cell, String::new())).collect();
         loop {
             let asked = futures::stream::iter(left).map(async |(cell, _)| (self.differs(&cell).await, cell));

@@ -101,8 +101,7 @@ async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
             let verb = what.split(' ').next().filter(|verb| ["create", "delete"].contains(verb)).unwrap_or("patch");
             cases.denied(caller, &what, call, &format!("cannot {verb} resource \"nodecommands\"")).await;
         }
-        let status = merge(format!("{}/status", path_of(node)), json!({"spec": {"command": command()}}));
-        let call = status;
+        let call = merge(format!("{}/status", path_of(node)), json!({"spec": {"command": command()}}));
         cases.denied(caller, "by the status of a command", call, "cannot patch resource \"nodecommands/status\"").await;
     }
     cases.denied(caller, "list all commands", get(COMMANDS), "cannot list resource \"nodecommands\"").await;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use nrh_testbed::patience::SOON;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
@@ -54,7 +55,7 @@ pub async fn names(all: &Callers, cases: &mut Cases) {
 
 /// The cluster's own controller taints a node that is cordoned, a moment later, and takes that off again.
 async fn untainted(admin: &Caller) -> Result<()> {
-    let ends = Instant::now() + Duration::from_mins(10);
+    let ends = Instant::now() + SOON;
     let mut times_seen = 0;
     while times_seen < 10 {
         let taints = admin.must(&get(NODE)).await?["spec"]["taints"].clone();

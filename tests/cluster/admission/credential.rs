@@ -10,7 +10,7 @@ use nrh::node::report::client::Credentials;
 use nrh::node::report::clock::Tell;
 use nrh::node::report::command::read;
 use nrh_testbed::Bed;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::admission::requests::Cases;
 
@@ -23,10 +23,9 @@ pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     let (answer, program) = (folder.path().join("answer"), folder.path().join("plugin"));
     std::fs::write(&program, format!("#!/bin/sh\ncat {}\n", answer.display()))?;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
-    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
     let version = "client.authentication.k8s.io/v1";
-    config["users"][0]["user"] = json!({"exec": {
-        "apiVersion": version, "command": program, "interactiveMode": "Never", "provideClusterInfo": true}});
+    let config = bed.kubeconfig(json!({"exec": {
+        "apiVersion": version, "command": program, "interactiveMode": "Never", "provideClusterInfo": true}}))?;
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, config.to_string())?;
     let credentials = Credentials::Kubeconfig(path);

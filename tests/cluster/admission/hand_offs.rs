@@ -27,7 +27,7 @@ fn remediators_come(bed: &Bed) -> Result<()> {
         ("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
         ("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
     ] {
-        bed.kubectl_input(&["apply", "-f", "-"], &definitions(group, version, kind))?;
+        bed.apply(&definitions(group, version, kind))?;
     }
     bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=180s"])?;
     bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
@@ -145,10 +145,10 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     bed.kubectl(&["apply", "-f", &family])?;
     until_lacking(all, &metal, Some("its remediator works on Machines; expected the kind Machine")).await?;
     cases.note("with the sample such a role gives them too, and Machines that are not there are named", true, "");
-    bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
+    bed.apply(&definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
     until_lacking(all, &metal, Some("may not get machines.cluster.x-k8s.io in namespace medik8s")).await?;
     cases.note("the right to read Machines is named", true, "");
-    bed.kubectl_input(&["apply", "-f", "-"], &machine_rights())?;
+    bed.apply(&machine_rights())?;
     until_lacking(all, &metal, None).await?;
     cases.note("it comes from a role of the user's", true, "");
     cases.allowed(&all.controller, "hand a node off", create(&objects, object)).await;

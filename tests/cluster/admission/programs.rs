@@ -30,8 +30,7 @@ struct Said {
 impl<'b> Person<'b> {
     fn new(bed: &'b Bed, account: &str) -> Result<Self> {
         let token = bed.kubectl(&["create", "token", account, "-n", "default"])?;
-        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
-        config["users"][0]["user"] = json!({"token": token.trim()});
+        let config = bed.kubeconfig(json!({"token": token.trim()}))?;
         let kubeconfig = tempfile::NamedTempFile::new()?;
         std::fs::write(kubeconfig.path(), config.to_string())?;
         Ok(Self { bed, kubeconfig })

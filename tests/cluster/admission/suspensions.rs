@@ -86,7 +86,7 @@ pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.note("its exclusion stands", found == stood, &found.to_string());
     cases.allowed(olga, "change its reason in nobody's name", spec(&json!({"reason": "x"}))).await;
     cases.allowed(olga, "lift it", spec(&json!({"suspend": false}))).await;
-    let call = { merge(format!("{}/status", report("worker-2")), json!({"status": {"kubeletVersion": "v1.36.0"}})) };
+    let call = merge(format!("{}/status", report("worker-2")), json!({"status": {"kubeletVersion": "v1.36.0"}}));
     cases.allowed(&all.controller, "change what else hangs on it", call).await;
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nrh_testbed::Bed;
+use nrh_testbed::patience::SOON;
 use serde_json::{Value, json};
 
 use crate::objects::ours;
@@ -40,7 +41,7 @@ fn has(found: &[Finding], subject: &str, verdict: &str, part: &str) -> Result<()
 
 /// Waits for such a finding: admission takes a moment to learn of a change.
 fn until(bed: &Bed, subject: &str, verdict: &str, part: &str) -> Result<()> {
-    let ends = Instant::now() + Duration::from_mins(10);
+    let ends = Instant::now() + SOON;
     loop {
         let found = has(&checked(bed)?.0, subject, verdict, part);
         if found.is_ok() || Instant::now() > ends {

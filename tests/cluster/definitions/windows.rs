@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use nrh::core::window::{Window, WindowType};
 use nrh_testbed::Bed;
+use nrh_testbed::patience::SOON;
 use nrh_testbed::process::wait_until;
 use serde_json::{Value, json};
 
 use crate::objects::policy;
 
-/// How long the server may take to go by another definition.
-const SOON: Duration = Duration::from_mins(10);
 /// As many windows as a policy may have.
 const AT_ONCE: usize = 16;
 
@@ -138,7 +137,7 @@ pub fn zones_like_the_parser(bed: &Bed) {
 /// added.
 pub fn that_stand_are_let_be(bed: &Bed, crds: &str) {
     let name = "crd/remediationpolicies.runtimehealth.io";
-    let mut old: Value = serde_json::from_str(&bed.kubectl(&["get", name, "-o", "json"]).unwrap()).unwrap();
+    let mut old = bed.get(&[name]).unwrap();
     let spec = &mut old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     let windows = &mut spec["properties"]["windows"];
     for part in ["/x-kubernetes-validations", "/items/properties/schedule/x-kubernetes-validations"] {

@@ -1,6 +1,6 @@
 //! What the controller has written, by the API server's audit log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::Result;
@@ -63,6 +63,15 @@ pub fn since(bed: &Bed, since: Timestamp) -> Result<Vec<Write>> {
 /// The kinds among some writes.
 pub fn kinds<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeSet<String> {
     writes.into_iter().map(Write::kind).collect()
+}
+
+/// Jobs that were made, and how often each.
+pub fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usize> {
+    let mut made = BTreeMap::new();
+    for write in writes.into_iter().filter(|write| write.kind() == "create jobs.batch" && write.is_done()) {
+        *made.entry(write.name.clone()).or_default() += 1;
+    }
+    made
 }
 
 /// How many of these nodes were in work at the same time at most, by what was written to them: from the first write that took hold

@@ -23,7 +23,8 @@ use nrh_simulate::world::{Boots, InjectedFault, WorldNode};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::interruptions::{daemons, workload};
+use crate::interruptions::account::{self, Write};
+use crate::interruptions::{AT_A_TIME, daemons, workload};
 use crate::plane;
 use crate::simulated_node;
 
@@ -129,6 +130,22 @@ impl Fleet {
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.delete(name, &DeleteParams::default()).await?;
         Ok(())
+    }
+
+    /// Waits until all are repaired, each once, and nothing holds a slot any more.
+    pub async fn all_resolved(&self, nodes: &[String]) -> Result<()> {
+        for node in nodes {
+            self.resolved(node).await?;
+            self.check(node).await?;
+        }
+        self.ledger_is_empty().await
+    }
+
+    /// How many nodes were in work at a time, by their remediations and by what was written: not more than may be.
+    pub async fn budget_is_kept(&self, writes: &[Write], nodes: &[String]) -> Result<usize> {
+        let most = self.most_at_a_time(nodes).await?.max(account::most_at_a_time(writes, nodes));
+        ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+        Ok(most)
     }
 
     /// Waits until the node's remediation has repaired it.

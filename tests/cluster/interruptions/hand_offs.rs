@@ -14,6 +14,7 @@ use nrh::api::{NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATI
 use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
 use nrh::core::fault::FaultType;
 use nrh::core::remediation::{Phase, StepState};
+use nrh_testbed::patience::SOON;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -21,7 +22,7 @@ use tokio::time::sleep;
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::stand_in::{Does, KINDS, Remediators, objects};
 use crate::interruptions::way::{Call, CallOutcome, rough};
-use crate::interruptions::{LIMIT, Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until};
 use crate::objects::ours;
 use crate::plane;
 use crate::remediators::{SELF_NODE, definitions, machine_rights, metal_role, template};
@@ -39,19 +40,19 @@ pub fn install(stage: &Stage<'_>) -> Result<()> {
     bed.kubectl(&["create", "namespace", "medik8s"])?;
     for (api_version, kind) in KINDS {
         let (group, version) = api_version.split_once('/').context("a group")?;
-        bed.kubectl_input(&["apply", "-f", "-"], &definitions(group, version, kind))?;
+        bed.apply(&definitions(group, version, kind))?;
     }
     // What Metal3 works on.
-    bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
-    bed.kubectl_input(&["apply", "-f", "-"], &machine_rights())?;
+    bed.apply(&definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
+    bed.apply(&machine_rights())?;
     bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=180s"])?;
     for (api_version, kind) in KINDS {
         let template = json!({"apiVersion": api_version, "kind": format!("{kind}Template"),
             "metadata": {"name": "automatic", "namespace": "medik8s"}, "spec": {"template": {"spec": spec(kind)}}});
-        bed.kubectl_input(&["apply", "-f", "-"], &template.to_string())?;
+        bed.apply(&template)?;
     }
     give_rights(stage)?;
-    bed.kubectl_input(&["apply", "-f", "-"], &metal_role().to_string())?;
+    bed.apply(&metal_role())?;
     bed.kubectl(&["apply", "-f", &plane::folder("config/samples/hand-off-medik8s.yaml")])?;
     Ok(())
 }
@@ -74,10 +75,8 @@ async fn take_rights(stage: &Stage<'_>) -> Result<()> {
     roles.delete(ROLE, &DeleteParams::default()).await?;
     let is_in =
         |role: &ClusterRole| role.rules.iter().flatten().any(|rule| names_self_node(rule.api_groups.as_deref()));
-    until("the end of the aggregated right", LIMIT, async || {
-        Ok((!is_in(&roles.get("nrh:hand-off").await?)).then_some(()))
-    })
-    .await
+    until("the end of the aggregated right", async || Ok((!is_in(&roles.get("nrh:hand-off").await?)).then_some(())))
+        .await
 }
 
 fn names_self_node(groups: Option<&[String]>) -> bool {
@@ -120,7 +119,7 @@ impl Play<'_> {
         let bed = self.stage.bed;
         let machine = json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": node, "namespace": "medik8s"},
             "spec": {"providerID": format!("metal3://{node}")}});
-        bed.kubectl_input(&["apply", "-f", "-"], &machine.to_string())?;
+        bed.apply(&machine)?;
         let status = json!({"status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": node}}}).to_string();
         let named = ["machines.cluster.x-k8s.io", node, "-n", "medik8s"];
         bed.kubectl(&[&["patch"], &named[..], &["--subresource=status", "--type=merge", "-p", &status]].concat())?;
@@ -139,7 +138,7 @@ impl Play<'_> {
     /// Waits until the first step is in one of these states.
     async fn first_step(&self, node: &str, states: &[StepState]) -> Result<NodeRemediation> {
         let mut last = None;
-        let found = until("the state of the step", LIMIT, async || {
+        let found = until("the state of the step", async || {
             last = self.remediation(node).await?;
             let state = last.as_ref().and_then(|one| one.status.as_ref()?.attempts.first().map(|step| step.state));
             Ok(last.clone().filter(|_| state.is_some_and(|state| states.contains(&state))))
@@ -159,7 +158,7 @@ impl Play<'_> {
     /// Waits until the node's object is gone and the remediation owes nothing any more.
     async fn taken_back(&self, node: &str) -> Result<()> {
         let what = format!("the end of the object of {node}, and of what its remediation owes");
-        until(&what, LIMIT, async || {
+        until(&what, async || {
             let owes = |one: &NodeRemediation| !one.finalizers().is_empty();
             let is_over = self.remediation(node).await?.is_some_and(|one| !owes(&one));
             Ok((is_over && !self.stands(node).await?).then_some(()))
@@ -243,12 +242,11 @@ async fn cut_off(play: &Play<'_>, node: &str, fate: CallOutcome, owed: Option<&s
     let judge = move |call: &Call| if is_it(call) { fate } else { CallOutcome::Answered };
     let leader = start(&rough(play.stage.upstream.clone(), gone.clone(), judge));
     if let Some(owed) = owed {
-        until("the object that the dead leader owed", LIMIT, async || Ok(play.stands(owed).await?.then_some(())))
-            .await?;
+        until("the object that the dead leader owed", async || Ok(play.stands(owed).await?.then_some(()))).await?;
     }
     is_armed.store(true, Ordering::SeqCst);
     play.node(node, "self", Does::Works).await?;
-    tokio::time::timeout(LIMIT, gone.notified()).await.with_context(|| format!("{node} was not handed off"))?;
+    tokio::time::timeout(SOON, gone.notified()).await.with_context(|| format!("{node} was not handed off"))?;
     kill(&play.stage.admin, leader).await
 }
 
@@ -269,7 +267,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     for (node, (api_version, kind)) in [("well-self", KINDS[0]), ("well-metal", KINDS[1])] {
         let remediation = play.first_step(node, &[StepState::Started, StepState::Verifying]).await?;
         let operation = remediation.status.clone().unwrap_or_default().attempts.remove(0).operation_id;
-        let object = until("the object", LIMIT, async || Ok(play.remediators.made(node))).await?;
+        let object = until("the object", async || Ok(play.remediators.made(node))).await?;
         let types = object.types.clone().unwrap_or_default();
         // A list may leave it out.
         ensure!(types.kind.is_empty() || (types.api_version.as_str(), types.kind.as_str()) == (api_version, kind));
@@ -329,7 +327,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     }
     for node in ["at-work", "owed"] {
         play.first_step(node, &[StepState::Started]).await?;
-        until("the remediator's start", LIMIT, async || Ok(play.remediators.made(node))).await?;
+        until("the remediator's start", async || Ok(play.remediators.made(node))).await?;
     }
     take_rights(play.stage).await?;
     let taken = Instant::now();
@@ -337,7 +335,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     // The node is well without a word that the controller could read, and what was made for it cannot be deleted.
     play.stage.fleet.well("owed");
     let mut last = String::new();
-    let said = until("a hold that says why", LIMIT, async || {
+    let said = until("a hold that says why", async || {
         last = play.blocked("denied").await?;
         let parts = [
             "RequestRejected: SelfNodeRemediation medik8s/denied is to be deleted before anything else is done to node denied",
@@ -354,15 +352,15 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     ensure!(play.stands("owed").await? && !owed.finalizers().is_empty(), "expected it to be owed: {owed:#?}");
     let expected = format!("deleting SelfNodeRemediation medik8s/owed of remediation {}", owed.name_any());
     // Mere words are written seldom.
-    until(&expected, LIMIT, async || Ok((play.activity("owed").await? == expected).then_some(()))).await?;
+    until(&expected, async || Ok((play.activity("owed").await? == expected).then_some(()))).await?;
     ensure!(!play.stands("denied").await?, "an object was made without the right");
 
     give_rights(play.stage)?;
     play.taken_back("owed").await?;
     play.stage.fleet.resolved("owed").await?;
-    until("the hand-off after all", LIMIT, async || Ok(play.stands("denied").await?.then_some(()))).await?;
+    until("the hand-off after all", async || Ok(play.stands("denied").await?.then_some(()))).await?;
     play.comes_back("at-work").await?;
-    let denied = until("the step that followed the refused one", LIMIT, async || {
+    let denied = until("the step that followed the refused one", async || {
         let remediation = play.remediation("denied").await?;
         let is_begun = |one: &NodeRemediation| {
             one.status.as_ref().is_some_and(|s| s.attempts.iter().any(|s| s.started_at.is_some()))

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::interruptions::suspended::nrh;
-use crate::interruptions::{LIMIT, Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until};
 use crate::plane::folder;
 
 /// Builds the program that asks both. Go may have to download, so this runs outside of a bed, which has no way out.
@@ -41,7 +41,7 @@ pub async fn is_shown(stage: &Stage<'_>, tool: &std::path::Path) -> Result<()> {
         ("NodeRemediation shown-1", ("Current", "Healthy")),
     ]);
     let mut last = BTreeMap::new();
-    let shown = until("the health of all", LIMIT, async || {
+    let shown = until("the health of all", async || {
         last = shown(stage, &program)?;
         let is_so = |(object, (kstatus, argo)): (&&str, &(&str, &str))| {
             last.get(*object).is_some_and(|found| found.0 == *kstatus && found.1 == *argo)

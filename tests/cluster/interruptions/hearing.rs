@@ -11,9 +11,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use nrh::api::{NodeCommand, NodeRuntimeHealth};
 use nrh_testbed::process::Identity;
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::interruptions::{LIMIT, Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until, until_within};
 
 const NODE: &str = "hears";
 const PROBE: &str = "system:serviceaccount:nrh-node:nrh-probe";
@@ -34,7 +34,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     nodes.patch_status(NODE, &PatchParams::default(), &Patch::Merge(&node)).await?;
     let probe = probe(stage).await?;
     let reports: Api<NodeRuntimeHealth> = Api::all(stage.admin.clone());
-    until("its first report", LIMIT, async || Ok(sequence(&reports).await?.filter(|sequence| *sequence > 0))).await?;
+    until("its first report", async || Ok(sequence(&reports).await?.filter(|sequence| *sequence > 0))).await?;
     tokio::time::sleep(REST).await;
 
     let commands: Api<NodeCommand> = Api::all(stage.upstream.clone());
@@ -52,7 +52,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     let asked = Instant::now();
     let patch = Patch::Merge(json!({"spec": {"checkSequence": 41}}));
     commands.patch(NODE, &PatchParams::default(), &patch).await.context("as the controller does")?;
-    until("an answer to the controller", SOON, async || Ok((sequence(&reports).await? != before).then_some(())))
+    until_within("an answer to the controller", SOON, async || Ok((sequence(&reports).await? != before).then_some(())))
         .await?;
     println!("the controller's request was answered after {:.1} s", asked.elapsed().as_secs_f64());
 
@@ -76,15 +76,14 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
 async fn probe(stage: &Stage<'_>) -> Result<Identity> {
     let bed = stage.bed;
     let field = format!("spec.nodeName={NODE}");
-    let name = until("the probe's pod", LIMIT, async || {
+    let name = until("the probe's pod", async || {
         let names = bed.kubectl(&["get", "pod", "-n", "nrh-node", "--field-selector", &field, "-o", "name"])?;
         Ok(names.lines().next().map(|name| name.trim_start_matches("pod/").to_owned()))
     })
     .await?;
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", &name, "--duration=1h"];
     let token = bed.kubectl(&[&["-n", "nrh-node", "create", "token", "nrh-probe"], bound.as_slice()].concat())?;
-    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
-    config["users"][0]["user"] = json!({"token": token.trim()});
+    let config = bed.kubeconfig(json!({"token": token.trim()}))?;
     let (path, folder) = (bed.dir().join("hears.kubeconfig"), bed.dir().join("hears"));
     std::fs::write(&path, config.to_string())?;
     let argv = [
@@ -108,7 +107,7 @@ async fn sequence(reports: &Api<NodeRuntimeHealth>) -> Result<Option<u64>> {
 async fn checked(stage: &Stage<'_>, name: &str) -> Result<Duration> {
     let (reports, asked): (Api<NodeRuntimeHealth>, _) = (Api::all(stage.admin.clone()), Instant::now());
     reports.patch(NODE, &PatchParams::default(), &Patch::Merge(json!({"spec": {"checkRequested": name}}))).await?;
-    until("its answer", SOON, async || {
+    until_within("its answer", SOON, async || {
         let probe = reports.get(NODE).await?.status.and_then(|status| status.probe);
         Ok(probe.filter(|probe| probe.check_answered.as_deref() == Some(name)))
     })

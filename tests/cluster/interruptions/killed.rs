@@ -28,9 +28,7 @@ use crate::interruptions::cases::{ACTS, By, CASES, Case, Part};
 use crate::interruptions::process::Process;
 use crate::interruptions::stand_in::Remediators;
 use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
-use crate::interruptions::{
-    LIMIT, Stage, daemons, door, free_lease, hand_offs, kill, manual, start_set, until, workload,
-};
+use crate::interruptions::{Stage, daemons, door, free_lease, hand_offs, kill, manual, start_set, until, workload};
 use crate::plane;
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
@@ -271,7 +269,7 @@ impl Range<'_> {
         }
         daemons::make(&self.stage.admin, node).await?;
         let what = format!("a pod of DaemonSet {node} that loops");
-        until(&what, LIMIT, async || Ok(daemons::loops(&self.stage.admin, node).await?.then_some(()))).await
+        until(&what, async || Ok(daemons::loops(&self.stage.admin, node).await?.then_some(()))).await
     }
 
     async fn remove(&self, case: &Case, node: &str) -> Result<()> {
@@ -289,7 +287,7 @@ impl Range<'_> {
         let fleet = &self.stage.fleet;
         fleet.resolved(node).await?;
         let commands: Api<NodeCommand> = Api::all(self.stage.admin.clone());
-        until("the end of what the remediation holds, and of the command", LIMIT, async || {
+        until("the end of what the remediation holds, and of the command", async || {
             let holds = fleet.remediations(node).await?.iter().any(|remediation| !remediation.finalizers().is_empty());
             let command = commands.get_opt(node).await?.and_then(|command| command.spec.command);
             Ok((!holds && command.is_none()).then_some(()))

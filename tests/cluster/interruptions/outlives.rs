@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt};
 use nrh::api::{NodeRemediation, NodeRuntimeHealth};
 use nrh::core::remediation::Phase;
 
-use crate::interruptions::{LIMIT, Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until};
 
 /// A node that was repaired before it is deleted, and one that is in work when it is.
 const NODES: [&str; 2] = ["left-healed", "left-in-work"];
@@ -23,7 +23,7 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
     stage.fleet.resolved(resolved).await?;
     stage.fleet.keep_idle(true);
     stage.fleet.sick_node(in_work).await?;
-    until("the cordon of the second node", LIMIT, async || {
+    until("the cordon of the second node", async || {
         let is_begun = |one: &NodeRemediation| one.status.as_ref().is_some_and(|status| status.attempts.len() >= 2);
         Ok(stage.fleet.remediations(in_work).await?.iter().any(is_begun).then_some(()))
     })
@@ -37,7 +37,7 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
     }
     // These are the nodes' own: that they go shows that the collector has seen that the nodes are gone.
     let reports: Api<NodeRuntimeHealth> = Api::all(stage.admin.clone());
-    until("the end of the nodes' reports", LIMIT, async || {
+    until("the end of the nodes' reports", async || {
         let mut left = 0;
         for node in NODES {
             left += usize::from(reports.get_opt(node).await?.is_some());

@@ -1,17 +1,14 @@
 //! The controller as a process of its own, in the bed: it ends with the bed, however that ends.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
 use nrh_testbed::operator::IMAGE;
+use nrh_testbed::patience::ENDS;
 use nrh_testbed::process::Identity;
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// How long a process may take to end, once it has to.
-const ENDS: Duration = Duration::from_mins(3);
 
 pub struct Process {
     identity: Identity,

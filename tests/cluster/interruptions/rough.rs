@@ -10,6 +10,7 @@ use kube::Api;
 use kube::api::ListParams;
 use nrh::api::NodeRemediation;
 use nrh::api::convert;
+use nrh_testbed::patience::LONG;
 use tokio::sync::Notify;
 
 use crate::interruptions::watched::{ALL, Change, Telling};
@@ -17,8 +18,6 @@ use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
 use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
 
 const FAULTY: usize = 8;
-/// How long all remediations may take: a Job that starts too late costs six minutes, and a busy machine has several.
-const LIMIT: Duration = Duration::from_mins(40);
 /// Another number makes other trouble.
 const SEED: &str = "NRH_SEED";
 /// After this long a watch that has kept something back expires. One that no change follows on is not seen before the next list,
@@ -172,15 +171,9 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
     let replaced = all_are_resolved(stage, &way, &nodes).await;
     let replaced = replaced.map_err(|error| error.context(format!("with {SEED}={seed}, met {:#?}", so_far())))?;
     let calm = start(&stage.upstream);
-    for node in &nodes {
-        fleet.resolved(node).await?;
-        fleet.check(node).await?;
-    }
-    fleet.ledger_is_empty().await?;
+    fleet.all_resolved(&nodes).await?;
     kill(&stage.admin, calm).await?;
-    let by_writes = account::most_at_a_time(&account::since(stage.bed, begun)?, &nodes);
-    let most = fleet.most_at_a_time(&nodes).await?.max(by_writes);
-    ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+    let most = fleet.budget_is_kept(&account::since(stage.bed, begun)?, &nodes).await?;
     let met = so_far();
     println!("{FAULTY} nodes healed, {most} at a time; the leader was replaced {replaced} times; met: {met:#?}");
     let missing: Vec<String> = expected().into_iter().filter(|kind| !met.contains_key(kind)).collect();
@@ -191,7 +184,7 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
 /// Waits until all are, and never more are in work than may be; how often the leader was replaced.
 async fn all_are_resolved(stage: &Stage<'_>, way: &kube::Client, nodes: &[String]) -> Result<usize> {
     let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
-    let (ends, mut leader, mut replaced) = (Instant::now() + LIMIT, start(way), 0);
+    let (ends, mut leader, mut replaced) = (Instant::now() + LONG, start(way), 0);
     loop {
         tokio::time::sleep(Duration::from_millis(50)).await;
         if leader.is_finished() {
@@ -210,7 +203,7 @@ async fn all_are_resolved(stage: &Stage<'_>, way: &kube::Client, nodes: &[String
         }
         if Instant::now() > ends {
             let told: Vec<_> = ours().map(|e| (&e.node, e.phase, &e.message)).collect();
-            bail!("not all are healed after {} s: {told:#?}", LIMIT.as_secs());
+            bail!("not all are healed after {} s: {told:#?}", LONG.as_secs());
         }
     }
 }

@@ -10,12 +10,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use nrh_testbed::operator::{self, IMAGE};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::process::Process;
 use crate::interruptions::way::named;
-use crate::interruptions::{AT_A_TIME, CONTROLLER, LIMIT, POLICY, Stage, kill, start_as, until};
+use crate::interruptions::{CONTROLLER, POLICY, Stage, kill, start_as, until};
 
 /// What the second leader is called, in the Lease and in the audit log.
 const SECOND: &str = "second";
@@ -29,10 +29,8 @@ const ACTED: usize = 3;
 /// The leader that will sleep: a process, since only such a one can stand still.
 fn first(stage: &Stage<'_>) -> Result<Process> {
     let bed = stage.bed;
-    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
-    *config.pointer_mut("/users/0/user").context("a user")? =
-        json!({"token": operator::controllers_token(bed, CONTROLLER, IMAGE)?});
-    Process::start(bed, "first", &config)
+    let token = operator::controllers_token(bed, CONTROLLER, IMAGE)?;
+    Process::start(bed, "first", &bed.kubeconfig(json!({"token": token}))?)
 }
 
 async fn holder(stage: &Stage<'_>) -> Result<String> {
@@ -42,7 +40,7 @@ async fn holder(stage: &Stage<'_>) -> Result<String> {
 }
 
 async fn leads(stage: &Stage<'_>, who: &str) -> Result<()> {
-    until(&format!("{who} leads"), LIMIT, async || Ok(holder(stage).await?.starts_with(who).then_some(()))).await
+    until(&format!("{who} leads"), async || Ok(holder(stage).await?.starts_with(who).then_some(()))).await
 }
 
 /// What is done, or goes before it. That the answer to an act of before is recorded is none, nor is the Lease: either is refused
@@ -52,18 +50,10 @@ fn is_act(write: &Write) -> bool {
     !others.contains(&write.resource.as_str())
 }
 
-fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usize> {
-    let mut made = BTreeMap::new();
-    for write in writes.into_iter().filter(|write| write.kind() == "create jobs.batch" && write.is_done()) {
-        *made.entry(write.name.clone()).or_default() += 1;
-    }
-    made
-}
-
 /// The first leader stands still in the midst of many remediations and wakes in the midst of the second's.
 pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
+    bed.apply(POLICY)?;
     let first = first(stage)?;
     leads(stage, "first").await.with_context(|| first.log())?;
     let client = named(stage.upstream.clone(), SECOND);
@@ -78,8 +68,8 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
         Ok(())
     };
     sick(0, before).await?;
-    until("some acts of the first leader", LIMIT, async || {
-        Ok((jobs(&account::since(bed, begun)?).len() >= ACTED).then_some(()))
+    until("some acts of the first leader", async || {
+        Ok((account::jobs(&account::since(bed, begun)?).len() >= ACTED).then_some(()))
     })
     .await?;
     first.signal(Signal::STOP)?;
@@ -92,18 +82,14 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     first.signal(Signal::CONT)?;
     ensure!(first.is_gone(), "the first goes on beside the second: {}", first.log());
     ensure!(first.log().contains("stands down"), "expected the first to say why it ends: {}", first.log());
-    for node in &names {
-        fleet.resolved(node).await?;
-        fleet.check(node).await?;
-    }
-    fleet.ledger_is_empty().await?;
+    fleet.all_resolved(&names).await?;
 
     let writes = account::since(bed, begun)?;
     let (seconds, firsts): (Vec<&Write>, Vec<&Write>) = writes.iter().partition(|write| write.client == SECOND);
-    let jobs_of = [jobs(firsts.iter().copied()), jobs(seconds.iter().copied())];
+    let jobs_of = [account::jobs(firsts.iter().copied()), account::jobs(seconds.iter().copied())];
     let [of_first, of_second] = jobs_of.each_ref().map(BTreeMap::len);
     ensure!(of_first >= ACTED && of_second >= after, "the first made {of_first} Jobs, the second {of_second}");
-    let all = jobs(&writes);
+    let all = account::jobs(&writes);
     let once_each = all.len() == names.len() && all.values().all(|count| *count == 1);
     ensure!(once_each, "expected a Job per node, found {all:?}");
     let late: Vec<String> =
@@ -112,8 +98,7 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let early = seconds.iter().find(|write| write.at < asleep && is_act(write));
     ensure!(early.is_none(), "the second wrote while the first led: {early:?}");
     // Whoever counts by what it knew before it slept takes a node more.
-    let most = fleet.most_at_a_time(&names).await?.max(account::most_at_a_time(&writes, &names));
-    ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+    let most = fleet.budget_is_kept(&writes, &names).await?;
     println!(
         "the first leader made {of_first} Jobs, slept, and did nothing when it woke; the second made {of_second}; {most} nodes \
          at a time"

@@ -15,7 +15,7 @@ use nrh::core::fault::FaultType;
 
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::fleet::Kubelet;
-use crate::interruptions::{LIMIT, Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until};
 
 /// Nodes that are sick at once, several times as many as may be remediated at a time.
 const FAULTY: usize = 40;
@@ -49,7 +49,7 @@ fn starts(write: &Write) -> bool {
 /// Nothing starts from a second after the command on, what was begun comes to its end, and after the other command all is resolved.
 pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
-    bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
+    bed.apply(POLICY)?;
     let names: Vec<String> = (1..=FAULTY).map(|number| format!("many-{number:02}")).collect();
     for node in &names {
         // On a busy machine the kubelets may start a Job too late. The executor of the node takes it over then.
@@ -59,7 +59,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let made = || -> Result<usize> {
         Ok(account::since(bed, begun)?.iter().filter(|one| starts(one) && one.resource == "jobs.batch").count())
     };
-    until("the first Jobs", LIMIT, async || Ok((made()? >= UNDER_WAY).then_some(()))).await?;
+    until("the first Jobs", async || Ok((made()? >= UNDER_WAY).then_some(()))).await?;
     let sent = Timestamp::now();
     // It returns once the controller has confirmed it.
     nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"]).await?;
@@ -78,7 +78,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     ensure!(jobs.len() < FAULTY, "all were remediated before it was suspended: {}", jobs.len());
     let configs: Api<RemediationConfig> = Api::all(stage.admin.clone());
     let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
-    let ended = until("the end of what was begun", LIMIT, async || {
+    let ended = until("the end of what was begun", async || {
         let status = configs.get(CONFIG_NAME).await?.status.unwrap_or_default();
         let is_suspended = status.conditions.iter().any(|one| one.type_ == "Ready" && one.reason == "Suspended");
         Ok((is_suspended && status.active_remediations == 0).then_some(()))
@@ -100,13 +100,11 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     ensure!(shown.contains("an upgrade of the fleet") && shown.contains("true"), "{shown}");
 
     nrh(stage, &["resume", "--all"]).await?;
-    until("the end of the last fault", LIMIT, async || {
-        Ok((!names.iter().any(|node| fleet.is_sick(node))).then_some(()))
-    })
-    .await?;
+    until("the end of the last fault", async || Ok((!names.iter().any(|node| fleet.is_sick(node))).then_some(())))
+        .await?;
     fleet.ledger_is_empty().await?;
     let events: Api<Event> = Api::all(stage.admin.clone());
-    let told = until("both events", LIMIT, async || {
+    let told = until("both events", async || {
         let all = events.list(&ListParams::default()).await?.items;
         let of_it = all
             .into_iter()

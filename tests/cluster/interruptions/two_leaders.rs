@@ -1,14 +1,12 @@
 //! Two controllers that both lead, for as long as it takes: as where a leader was cut off and does not know it yet. What keeps them
 //! from doing a thing twice, or too many at a time, is that every write names the version that it was decided on.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
 
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::way::{named, own_lease};
-use crate::interruptions::{AT_A_TIME, Stage, kill, start_as};
+use crate::interruptions::{Stage, kill, start_as};
 
 const FAULTY: usize = 8;
 /// What they are called in the audit log, and how many terms each has behind it: the later leader has more.
@@ -24,24 +22,16 @@ pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
     for node in &names {
         fleet.sick_node(node).await?;
     }
-    for node in &names {
-        fleet.resolved(node).await?;
-        fleet.check(node).await?;
-    }
-    fleet.ledger_is_empty().await?;
+    fleet.all_resolved(&names).await?;
     for leader in leaders {
         ensure!(!leader.is_finished(), "expected both to lead until the end, {:?}", leader.await);
         kill(&stage.admin, leader).await?;
     }
 
     let writes = account::since(bed, begun)?;
-    let mut made = BTreeMap::<&str, usize>::new();
-    for write in writes.iter().filter(|write| write.kind() == "create jobs.batch" && write.is_done()) {
-        *made.entry(&write.name).or_default() += 1;
-    }
+    let made = account::jobs(&writes);
     ensure!(made.len() == FAULTY && made.values().all(|count| *count == 1), "expected a Job per node, found {made:?}");
-    let most = fleet.most_at_a_time(&names).await?.max(account::most_at_a_time(&writes, &names));
-    ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+    let most = fleet.budget_is_kept(&writes, &names).await?;
     let is_try =
         |write: &&Write| write.resource == "configmaps" || write.resource == "noderemediations.runtimehealth.io";
     let [one, two] = LEADERS.map(|(name, _)| writes.iter().filter(is_try).filter(|write| write.client == name).count());

@@ -51,15 +51,16 @@ impl Applier {
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
+                // The disruption budgets of the pod that it ends may refuse it, or the API server refuses to answer.
                 Operation::RunJob(command) | Operation::GiveCommand(command) => {
-                    self.check_disruption_budgets(request, command).await
+                    let weighed = Box::pin(self.ends_too_many(request, command)).await;
+                    weighed.or_else(|error| settle(Err(error)).map(Some))
                 }
                 _ => Ok(None),
             };
             let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
-            let leads = |live| self.leadership.term(Instant::now()).map(|_| live).ok_or(ApplyError::NotLeading);
             let live = Box::pin(self.preflight(request)).await.and_then(|live| is_budget_checked(operation, live));
-            let live = live.and_then(leads).inspect_err(|_| {
+            let live = live.and_then(|live| self.must_lead().map(|()| live)).inspect_err(|_| {
                 self.kills.forget(operation_id);
                 self.metrics.act(kind, "NotNow");
             })?;
@@ -87,18 +88,6 @@ impl Applier {
             }
         }
         self.write_remediation(&next).await
-    }
-
-    /// Whether the disruption budgets of the pod that a command ends refuse it, or the API server refuses to answer.
-    async fn check_disruption_budgets(
-        &self,
-        request: PreflightRequest<'_>,
-        command: &ActionCommand,
-    ) -> Result<Option<ActionResult>, ApplyError> {
-        match Box::pin(self.ends_too_many(request, command)).await {
-            Err(error) => settle(Err(error)).map(Some),
-            weighed => weighed,
-        }
     }
 
     /// Executes the action on the objects that were just read.
@@ -142,7 +131,8 @@ impl Applier {
             {
                 return Ok(ActionResult::AlreadyCordoned);
             }
-            self.patch_node(&live.node.name_any(), &marked(&live.node, name)).await?;
+            let patch = json!({"metadata": cordon_mark(&live.node, Some(name))});
+            self.patch_node(&live.node.name_any(), &patch).await?;
             return Ok(ActionResult::Done {
                 message: format!("the node is unschedulable, as remediation {mark} has left it"),
             });
@@ -157,10 +147,7 @@ impl Applier {
                     .to_owned();
             return Ok(ActionResult::Done { message });
         }
-        let patch = json!({
-            "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},
-            "spec": {"unschedulable": true},
-        });
+        let patch = json!({"metadata": cordon_mark(&live.node, Some(name)), "spec": {"unschedulable": true}});
         let node = self.patch_node(&live.node.name_any(), &patch).await?;
         let now = if nodes::view(&node).unschedulable {
             "is unschedulable now"
@@ -204,9 +191,7 @@ impl Applier {
             return Ok(ActionResult::Refused { reason, message });
         }
         // The read may have taken longer than the term lasts.
-        if !self.leads() {
-            return Err(ApplyError::NotLeading);
-        }
+        self.must_lead()?;
         self.not_suspended()?;
         let params = delete_params(Some(pod.uid.clone()));
         match bounded(what("deleting"), api.delete(&pod.name, &params)).await {
@@ -268,11 +253,7 @@ impl Applier {
         let what = || format!("deleting Job {operation_id}");
         let uid = self.cache.lock().jobs.get(operation_id).and_then(|row| row.uid.clone());
         let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..delete_params(uid) };
-        match bounded(what, api.delete(operation_id, &params)).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
+        bounded_opt(what, api.delete(operation_id, &params)).await?;
         Job::forget(operation_id, &mut self.cache.lock());
         Ok(())
     }
@@ -329,10 +310,9 @@ fn forged(is_of_set: TriState, pod: &PodRef) -> Option<(OutcomeReason, String)> 
     Some((OutcomeReason::Protected, format!("Pod {pod} is not deleted: {why}")))
 }
 
-/// The write that makes another remediation the owner of the controller's cordon.
-fn marked(node: &Node, remediation: &str) -> Value {
-    let annotations = json!({CORDON_ANNOTATION: remediation});
-    json!({"metadata": {"resourceVersion": node.resource_version(), "annotations": annotations}})
+/// The metadata of a write that makes a remediation the owner of the controller's cordon, or nobody.
+fn cordon_mark(node: &Node, owner: Option<&str>) -> Value {
+    json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: owner}})
 }
 
 /// Turns a final error into the action's result. An error that may pass leaves the step as it is.

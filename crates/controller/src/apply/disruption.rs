@@ -18,10 +18,11 @@ use super::preflight::PreflightRequest;
 use super::{Applier, ApplyError};
 use crate::calls::{DEADLINE, bounded};
 use nrh_api::view::pods;
-use nrh_core::action::Signal;
+use nrh_core::action::{Action, Signal};
 use nrh_core::command::{ActionCommand, OutcomeReason};
-use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role};
-use nrh_core::remediation::{ActionResult, Remediation, StepRecord, StepState};
+use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role, Target};
+use nrh_core::moment::since;
+use nrh_core::remediation::{ActionResult, RemediationFault, StepRecord, StepState};
 use nrh_core::text::bounded as cut;
 
 /// How long after the kill of a running pod's shim no eviction follows in its namespace, and no other kill of a pod that a budget
@@ -192,12 +193,13 @@ impl Applier {
     fn asked_of(&self, request: PreflightRequest<'_>, command: &ActionCommand) -> Option<Asked> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(request.remediation)?;
-        let pod = ended_by(command, remediation)?;
+        let fault = remediation.fault(&command.fault_id);
+        let pod = ended_by(&command.action, command.fault_type, &command.target, fault)?.clone();
         let given = state.snapshot.commands.get(request.node).and_then(|command| command.command.as_ref());
         let is_given = given.is_some_and(|given| given.operation_id == command.operation_id)
             || state.snapshot.jobs.contains_key(&command.operation_id);
         let step = remediation.steps.iter().find(|step| step.operation_id == command.operation_id)?;
-        let age = Duration::try_from(self.clock.now().duration_since(step.scheduled_at)).unwrap_or_default();
+        let age = since(self.clock.now(), step.scheduled_at);
         (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
     }
 
@@ -216,13 +218,9 @@ impl Applier {
             .values()
             .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)));
         let (_, step) = steps.find(|(remediation, step)| {
-            let pod = step.target.pod.as_ref().or_else(|| remediation.fault(&step.fault_id)?.subject.pod.as_ref());
-            let is_of_shim = step.target.process.as_ref().is_none_or(|process| process.role != Role::RuntimeClient);
-            let kind = remediation.fault(&step.fault_id).map(|fault| fault.kind);
+            let fault = remediation.fault(&step.fault_id);
+            let pod = fault.and_then(|known| ended_by(&step.action, known.kind, &step.target, fault));
             step.operation_id != operation
-                && is_of_shim
-                && kind == Some(FaultType::HungContainer)
-                && step.action.params().release_hung_process.is_some_and(|params| params.signal == Signal::Kill)
                 && pod.is_some_and(|pod| pod.namespace == namespace)
                 && (is_under_way(step) || step.executed_at.is_some_and(is_recent))
         })?;
@@ -239,17 +237,17 @@ struct Asked {
     age: Duration,
 }
 
-/// The pod that a command ends. A shim holds all containers of its pod. No container depends on a `runc create` yet.
-fn ended_by(command: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
-    let role = command.target.process.as_ref().map(|process| process.role);
-    if command.signal() != Some(Signal::Kill)
-        || command.fault_type != FaultType::HungContainer
-        || role == Some(Role::RuntimeClient)
-    {
-        return None;
-    }
-    let subject = || remediation.fault(&command.fault_id)?.subject.pod.clone();
-    command.target.pod.clone().or_else(subject)
+/// The pod that an action ends. A shim holds all containers of its pod. No container depends on a `runc create` yet.
+fn ended_by<'a>(
+    action: &Action,
+    kind: FaultType,
+    target: &'a Target,
+    fault: Option<&'a RemediationFault>,
+) -> Option<&'a PodRef> {
+    let is_kill = matches!(action, Action::ReleaseHungProcess(params) if params.signal == Signal::Kill);
+    let is_of_shim = target.process.as_ref().is_none_or(|process| process.role != Role::RuntimeClient);
+    let pod = target.pod.as_ref().or_else(|| fault?.subject.pod.as_ref());
+    pod.filter(|_| is_kill && is_of_shim && kind == FaultType::HungContainer)
 }
 
 /// Whether a budget covers the pod. A budget without a selector covers no pod, one with an empty selector covers all.

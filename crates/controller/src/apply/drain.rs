@@ -1,13 +1,13 @@
 //! One round of a drain. The controller lists the node's pods again and evicts those that must go, each by its uid. It never
 //! deletes them directly, because an eviction respects disruption budgets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use kube::core::Status;
 use tokio::time::Instant;
@@ -88,9 +88,7 @@ impl Applier {
         self.not_suspended()?;
         while let Some(pod) = round.take() {
             // Another leader may continue this drain by now.
-            if self.leadership.term(Instant::now()).is_none() {
-                return Err(ApplyError::NotLeading);
-            }
+            self.must_lead()?;
             let answer = match self.may_evict_in(&pod.pod.namespace, operation) {
                 Ok(_turn) => self.evict(&pod, params).await,
                 Err(why) => Answer::Refused(why),
@@ -218,11 +216,10 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
     let spec = pod.spec.as_ref();
     let tolerations = spec.and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
     let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let annotations: Option<&BTreeMap<String, String>> = pod.metadata.annotations.as_ref();
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+    let volumes = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     let named = pods::pod_ref(pod);
-    let is_mirror = annotations.is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
+    let is_mirror = pod.annotations().contains_key(MIRROR_ANNOTATION);
     NodePod {
         recreated_by: match pods::controller(pod) {
             _ if is_mirror => RecreatedBy::Kubelet,

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PropagationPolicy};
 use kube::core::ApiResource;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::preflight::PreflightState;
@@ -78,9 +77,7 @@ impl Applier {
         };
         // The reads may have taken longer than the term lasts. Nothing else would refuse an object that is created after another
         // leader has deleted this one.
-        if !self.leads() {
-            return Err(ApplyError::NotLeading);
-        }
+        self.must_lead()?;
         self.not_suspended()?;
         let object = object(&handed, &live.remediation, &of_object, &read, machine);
         match bounded(|| format!("creating {handed}"), api.create(&post_params(), &object)).await {
@@ -110,9 +107,7 @@ impl Applier {
         if !is_left {
             return not_made(existing, handed);
         }
-        if !self.leads() {
-            return Err(ApplyError::NotLeading);
-        }
+        self.must_lead()?;
         let params =
             DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..delete_params(existing.uid()) };
         bounded_opt(|| format!("deleting {handed} of before"), async { api.delete(&handed.name, &params).await })

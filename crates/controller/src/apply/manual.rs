@@ -26,12 +26,7 @@ impl Applier {
         let what = || format!("reading NodeRemediation {name}");
         let read = match bounded(what, api.get(name)).await {
             Ok(read) => read,
-            Err(error) => {
-                if error.is_not_found() {
-                    self.refresh_remediation(name).await;
-                }
-                return Err(error.into());
-            }
+            Err(error) => return Err(self.read_after(error, name).await),
         };
         if read.uid().as_deref() != Some(&uid) || read.resource_version().as_deref() != Some(&version) {
             read.fold(&mut self.cache.lock(), Instant::now());
@@ -89,12 +84,7 @@ impl Applier {
                 written.clone().fold(&mut self.cache.lock(), Instant::now());
                 Ok(written)
             }
-            Err(error) => {
-                if error.is_conflict() || error.is_not_found() {
-                    self.refresh_remediation(name).await;
-                }
-                Err(error.into())
-            }
+            Err(error) => Err(self.read_after(error, name).await),
         }
     }
 }

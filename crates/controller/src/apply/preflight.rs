@@ -30,11 +30,9 @@ use nrh_core::snapshot::TriState;
 /// The action that a preflight is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreflightRequest<'a> {
-    /// The remediation.
     pub remediation: &'a str,
     /// The operation id of its step.
     pub operation: &'a str,
-    /// The node.
     pub node: &'a str,
     /// Whether the action gives a command. If so, the preflight also reads the node's NodeCommand.
     pub gives_command: bool,
@@ -45,9 +43,7 @@ pub(super) struct PreflightRequest<'a> {
 /// What the preflight read, when nothing in it refuses the action.
 #[derive(Debug)]
 pub(super) struct PreflightState {
-    /// The node.
     pub node: Node,
-    /// Its report.
     pub report: NodeRuntimeHealth,
     /// Its NodeCommand, if the action gives a command and the object exists.
     pub command: Option<NodeCommand>,
@@ -246,7 +242,7 @@ mod tests {
 
     #[test]
     fn whoever_shares_an_answer_decides_on_it_and_an_older_one_changes_nothing() {
-        let (mut state, now) = (State::new(Instant::now()), Instant::now());
+        let (mut state, now) = (State::default(), Instant::now());
         policy(1, false).unwrap().fold(&mut state, now);
         Read { policy: policy(3, true), ..read() }.fold_in(&mut state, now);
         assert!(state.snapshot.policies[0].suspend, "the watch has not shown it yet");
@@ -259,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_pod_counts_as_it_was_just_read() {
-        let (mut state, now) = (State::new(Instant::now()), Instant::now());
+        let (mut state, now) = (State::default(), Instant::now());
         policy(1, false).unwrap().fold(&mut state, now);
         let named = PodRef { namespace: "d".into(), name: "a".into(), uid: "u".into() };
         let pod = |labels: &Value| -> Option<Pod> {

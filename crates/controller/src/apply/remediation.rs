@@ -152,13 +152,16 @@ impl Applier {
                 }
                 Ok(())
             }
-            Err(error) => {
-                if error.is_conflict() || error.is_not_found() {
-                    self.refresh_remediation(&remediation.name).await;
-                }
-                Err(error.into())
-            }
+            Err(error) => Err(self.read_after(error, &remediation.name).await),
         }
+    }
+
+    /// After an error that shows another state of the remediation than expected, reads it again.
+    pub(super) async fn read_after(&self, error: CallError, name: &str) -> ApplyError {
+        if error.is_conflict() || error.is_not_found() {
+            self.refresh_remediation(name).await;
+        }
+        error.into()
     }
 
     /// Reads a remediation whose state was not as expected, so that the next pass decides on its current state.

@@ -67,6 +67,7 @@ mod tests {
 
     use super::*;
     use nrh_api::view::guard::Guarded;
+    use nrh_core::examples::command;
 
     fn object(version: u64, spec: &serde_json::Value) -> Guarded<NodeCommand> {
         Guarded::read(&json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeCommand",
@@ -74,22 +75,15 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "u"}]}, "spec": spec}))
     }
 
-    fn command() -> serde_json::Value {
-        json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}, "faultId": "f",
-            "faultType": "HungContainer", "target": {}, "issuedAt": "2026-01-01T00:00:00Z", "ttlSeconds": 60})
-    }
-
     #[test]
     fn a_command_is_news_for_the_decision_and_a_request_for_a_check_is_not() {
-        let (mut state, now) = (State::new(Instant::now()), Instant::now());
-        assert_eq!(object(1, &json!({"command": command()})).fold(&mut state, now), Changed::Matters);
+        let (mut state, now) = (State::default(), Instant::now());
+        assert_eq!(object(1, &json!({"command": command("op-1")})).fold(&mut state, now), Changed::Matters);
         let view = &state.snapshot.commands["w1"];
         assert_eq!(view.command.as_ref().map(|command| command.operation_id.as_str()), Some("op-1"));
         assert_eq!(view.node_uid.as_deref(), Some("u"));
-        assert_eq!(
-            object(2, &json!({"command": command(), "checkSequence": 3, "checkRequested": "a"})).fold(&mut state, now),
-            Changed::Nothing
-        );
+        let asked = json!({"command": command("op-1"), "checkSequence": 3, "checkRequested": "a"});
+        assert_eq!(object(2, &asked).fold(&mut state, now), Changed::Nothing);
         let row = CommandRow {
             uid: "c".into(),
             owner: Some("u".into()),
@@ -105,7 +99,7 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_read_holds_its_node_until_it_can_be() {
-        let (mut state, now) = (State::new(Instant::now()), Instant::now());
+        let (mut state, now) = (State::default(), Instant::now());
         let strange = json!({"command": {"action": "ReformatDisk"}});
         assert_eq!(object(1, &strange).fold(&mut state, now), Changed::Matters);
         let view = &state.snapshot.commands["w1"];

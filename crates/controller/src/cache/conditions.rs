@@ -48,13 +48,8 @@ impl<T: ?Sized + Ord> Shared<T> {
         self.0.retain(|held| Arc::strong_count(held) > 1);
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }

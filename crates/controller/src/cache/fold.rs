@@ -3,17 +3,21 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use tokio::time::Instant;
 
 use super::report::ControllerStatus;
-use super::versions::{self, Versions, version_of};
+use super::versions::{self, AllVersions, Versions, version_of};
 use super::{RemediationRow, State, mirrored, report};
 use nrh_api::condition::status_of;
 use nrh_api::view::View;
-use nrh_api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, PROBE_MANAGER};
+use nrh_api::{
+    FINALIZER, NodeCommand, NodeRemediation, NodeRuntimeHealth, PROBE_MANAGER, RemediationConfig, RemediationPolicy,
+};
 use nrh_core::condition_type::ConditionType;
 use nrh_core::snapshot::{ReportView, Snapshot, TriState, missed_after};
 
@@ -31,6 +35,22 @@ pub enum Changed {
 impl Changed {
     pub(super) fn when(matters: bool) -> Self {
         if matters { Self::Matters } else { Self::Nothing }
+    }
+}
+
+impl Default for AllVersions {
+    fn default() -> Self {
+        Self::new([
+            Node::KIND,
+            NodeRuntimeHealth::KIND,
+            NodeCommand::KIND,
+            RemediationPolicy::KIND,
+            RemediationConfig::KIND,
+            NodeRemediation::KIND,
+            DaemonSet::KIND,
+            Job::KIND,
+            Pod::KIND,
+        ])
     }
 }
 
@@ -58,7 +78,7 @@ pub trait Ingest: Resource + Sized {
     /// Stores an object, if it is newer than the one in the cache.
     fn fold(self, state: &mut State, now: Instant) -> Changed {
         let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
-        if !Self::versions(state).is_news(&key, version) {
+        if !Self::versions(state).record(&key, version) {
             return Changed::Nothing;
         }
         if self.is_readable() {
@@ -70,7 +90,7 @@ pub trait Ingest: Resource + Sized {
     /// Stores a deletion.
     fn fold_deletion(&self, state: &mut State) -> Changed {
         let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
-        if !Self::versions(state).is_gone(&key, version) {
+        if !Self::versions(state).record_deletion(&key, version) {
             return Changed::Nothing;
         }
         state.unread.forget(Self::KIND, &key);

@@ -222,7 +222,7 @@ mod tests {
         let (mut mirror, mut of_another) = (pod(&ended), pod(&ended));
         mirror.metadata.owner_references = Some(Vec::new());
         of_another.metadata.labels = serde_json::from_value(json!({OPERATION_LABEL: "op-2"})).unwrap();
-        let mut state = State::new(Instant::now());
+        let mut state = State::default();
         for of_no_job in [mirror, of_another] {
             assert_eq!(of_no_job.put("", &mut state, Instant::now()), Changed::Nothing);
         }

@@ -10,7 +10,6 @@
 //! no read ever showed is [`PodSeen::Gone`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -29,24 +28,19 @@ const MAX_REMEMBERED: usize = 64;
 /// Labels that many pods share: one copy of each.
 type Labels = BTreeMap<String, Option<String>>;
 
-/// One pod.
 #[derive(Clone, Debug)]
 struct Known {
     /// Its traits, as of `read`.
     traits: PodTraits,
-    /// When it was read last.
     read: Instant,
-    /// When it was last named.
     named: Instant,
 }
 
-/// The pods of one node.
 #[derive(Debug, Default)]
 struct OfNode {
     known: BTreeMap<PodRef, Known>,
     /// Pods that faults name, that do not exist, and that no read ever showed.
     unseen: BTreeSet<PodRef>,
-    /// When the node was read last.
     read: Option<Instant>,
 }
 
@@ -85,7 +79,7 @@ impl KnownPods {
         before.truncate(MAX_REMEMBERED);
         there.extend(before);
         self.of_nodes.insert(node.to_owned(), OfNode { known: there, unseen: of_node.unseen, read: Some(now) });
-        self.tidy();
+        self.labels.forget_unused();
     }
 
     /// Stores a read of the suspects of a DaemonSet.
@@ -99,14 +93,14 @@ impl KnownPods {
     ) {
         let known = self.known(named, all, keys, now);
         self.of_sets.insert(set.to_owned(), known);
-        self.tidy();
+        self.labels.forget_unused();
     }
 
     /// Forgets the reads of a DaemonSet that is gone, or that has no suspects any more: it is not read again, so no later read
     /// would replace them.
     pub fn forget_set(&mut self, set: &str) {
         if self.of_sets.remove(set).is_some() {
-            self.tidy();
+            self.labels.forget_unused();
         }
     }
 
@@ -119,7 +113,7 @@ impl KnownPods {
     pub fn retain(&mut self, wanted: &BTreeSet<String>, now: Instant) {
         let is_young = |read: Instant| now.saturating_duration_since(read) < REMEMBERED;
         self.of_nodes.retain(|node, of_node| wanted.contains(node) || of_node.read.is_some_and(is_young));
-        self.tidy();
+        self.labels.forget_unused();
     }
 
     /// What is known of all pods at `now`. Of two reads of one pod the later one counts.
@@ -166,21 +160,11 @@ impl KnownPods {
         }
         known
     }
-
-    /// Forgets labels that no pod has any more.
-    fn tidy(&mut self) {
-        self.labels.forget_unused();
-    }
 }
 
 impl Known {
     fn aged(&self, now: Instant) -> PodSeen {
-        let traits = PodTraits {
-            labels: Arc::clone(&self.traits.labels),
-            read: now.saturating_duration_since(self.read),
-            ..self.traits.clone()
-        };
-        PodSeen::Read(traits)
+        PodSeen::Read(PodTraits { read: now.saturating_duration_since(self.read), ..self.traits.clone() })
     }
 }
 

@@ -16,7 +16,6 @@ use nrh_core::fault::PodRef;
 use nrh_core::snapshot::SuspectPod;
 use nrh_core::stuck;
 
-/// One pod, as it was read at that time.
 #[derive(Clone, Debug)]
 struct Read {
     pod: SuspectPod,

@@ -38,7 +38,11 @@ impl State {
             ..view.clone()
         };
         self.snapshot.hand_offs = self.hand_offs.iter().map(|(id, seen)| (id.clone(), read(seen))).collect();
-        self.refresh_pods(now);
+        self.snapshot.pods_read = self.pod_reads.nodes(now);
+        self.snapshot.pods_unread = are_pods_unread(self, now);
+        self.snapshot.terminating = self.pod_reads.terminating();
+        self.snapshot.pods = self.pod_reads.pods(now);
+        self.snapshot.pods_seen = self.known_pods.seen(now);
     }
 
     /// Updates how nodes have changed. The controller restores the history from the API once, after the first lists are complete.
@@ -79,14 +83,6 @@ impl State {
             kubelet.unfinished = since.map(|(_, since)| now.saturating_duration_since(since));
             self.unfinished.extend(since.map(|since| (node.clone(), since)));
         }
-    }
-
-    fn refresh_pods(&mut self, now: Instant) {
-        self.snapshot.pods_read = self.pod_reads.nodes(now);
-        self.snapshot.pods_unread = are_pods_unread(self, now);
-        self.snapshot.terminating = self.pod_reads.terminating();
-        self.snapshot.pods = self.pod_reads.pods(now);
-        self.snapshot.pods_seen = self.known_pods.seen(now);
     }
 
     /// When time alone next changes the result of [`State::refresh`], apart from ages.

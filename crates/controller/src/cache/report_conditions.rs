@@ -87,35 +87,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn conditions(message: &str) -> Conditions {
+    #[test]
+    fn a_status_that_is_missing_or_no_word_of_kubernetes_is_unknown() {
         let conditions: Vec<Condition> = serde_json::from_value(json!([
-            {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": message, "lastTransitionTime": "2025-01-01T00:00:00Z"},
+            {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": "ill", "lastTransitionTime": "2025-01-01T00:00:00Z"},
             {"type": "Other", "status": "?", "reason": "r", "message": "m", "lastTransitionTime": "2025-01-01T00:00:00Z"}]))
         .unwrap();
-        Conditions::of(&conditions)
-    }
-
-    #[test]
-    fn what_is_said_of_many_is_kept_once_and_forgotten_with_the_last() {
-        let mut shared = Shared::default();
-        let mut all = [conditions("well"), conditions("well"), conditions("ill")];
-        for one in &mut all {
-            one.share(&mut shared);
-        }
-        assert_eq!(shared.len(), 3);
-        assert_eq!(all[0], all[1]);
-        assert_eq!(all[2].get(ConditionType::RuntimeReady).unwrap().text.message, "ill");
-        assert_eq!(
-            (all[0].status(ConditionType::RuntimeReady), all[0].status(ConditionType::RestartSafe)),
-            (TriState::True, TriState::Unknown)
-        );
-        assert_eq!(all[0].named("Other").unwrap().text.status, TriState::Unknown, "what nobody knows is no word");
-        let [one, two, three] = all;
-        one.release(&mut shared);
-        assert_eq!(shared.len(), 3, "the second still says it");
-        three.release(&mut shared);
-        assert_eq!(shared.len(), 2);
-        two.release(&mut shared);
-        assert!(shared.is_empty());
+        let all = Conditions::of(&conditions);
+        assert_eq!(all.get(ConditionType::RuntimeReady).unwrap().text.message, "ill");
+        assert_eq!(all.status(ConditionType::RuntimeReady), TriState::True);
+        assert_eq!(all.status(ConditionType::RestartSafe), TriState::Unknown);
+        assert_eq!(all.named("Other").unwrap().text.status, TriState::Unknown);
     }
 }

@@ -172,7 +172,6 @@ pub fn are_pods_unread(state: &State, now: Instant) -> bool {
     })
 }
 
-/// What a read has found.
 #[derive(Debug, Default)]
 struct Found {
     pods: Vec<Pod>,

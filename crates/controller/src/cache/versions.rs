@@ -49,7 +49,7 @@ pub fn written_at(meta: &ObjectMeta, manager: &str) -> Option<Timestamp> {
 
 impl Versions {
     /// Records an object. Returns whether it is newer than the known one.
-    pub fn is_news(&mut self, key: &str, version: u64) -> bool {
+    pub fn record(&mut self, key: &str, version: u64) -> bool {
         // A re-created object has a newer version.
         if version != 0 && self.deleted.get(key).is_some_and(|deleted| version <= *deleted) {
             return false;
@@ -66,7 +66,7 @@ impl Versions {
     }
 
     /// Records a deletion. Returns whether it removes the object that the cache holds.
-    pub fn is_gone(&mut self, key: &str, version: u64) -> bool {
+    pub fn record_deletion(&mut self, key: &str, version: u64) -> bool {
         match self.known.get(key) {
             // Re-created since: the deletion is outdated.
             Some(known) if version != 0 && *known > version => false,
@@ -183,42 +183,42 @@ mod tests {
     #[test]
     fn the_newest_version_wins_by_number_not_by_text() {
         let mut versions = Versions::default();
-        assert!(versions.is_news("a", 9));
-        assert!(versions.is_news("a", 10));
-        assert!(!versions.is_news("a", 10), "our own write, coming back through the watch");
-        assert!(!versions.is_news("a", 9), "an older one, late");
+        assert!(versions.record("a", 9));
+        assert!(versions.record("a", 10));
+        assert!(!versions.record("a", 10), "our own write, coming back through the watch");
+        assert!(!versions.record("a", 9), "an older one, late");
     }
 
     #[test]
     fn a_re_list_removes_what_is_gone_but_not_what_we_wrote_meanwhile() {
         let mut versions = Versions::default();
         versions.begin();
-        versions.is_news("old", 1);
-        versions.is_news("stays", 2);
+        versions.record("old", 1);
+        versions.record("stays", 2);
         assert!(versions.finish().is_empty());
         versions.begin();
-        versions.is_news("stays", 2);
-        versions.is_news("written-meanwhile", 50);
+        versions.record("stays", 2);
+        versions.record("written-meanwhile", 50);
         assert_eq!(versions.finish(), ["old"]);
-        assert!(!versions.is_news("written-meanwhile", 50));
+        assert!(!versions.record("written-meanwhile", 50));
     }
 
     #[test]
     fn a_read_from_before_a_re_list_does_not_bring_back_what_that_did_not_show() {
         let mut versions = Versions::default();
-        versions.is_news("a", 20);
+        versions.record("a", 20);
         versions.begin();
-        versions.is_news("b", 24);
+        versions.record("b", 24);
         assert_eq!(versions.finish(), ["a"]);
-        assert!(!versions.is_news("a", 20), "read before, answered after");
-        assert!(versions.is_news("a", 25), "another one of that name");
+        assert!(!versions.record("a", 20), "read before, answered after");
+        assert!(versions.record("a", 25), "another one of that name");
     }
 
     #[test]
     fn so_many_that_a_re_list_did_not_show_are_remembered_and_no_more() {
         let mut versions = Versions::default();
         for number in 1..=2 * DELETIONS as u64 {
-            versions.is_news(&number.to_string(), number);
+            versions.record(&number.to_string(), number);
         }
         versions.begin();
         assert_eq!(versions.finish().len(), 2 * DELETIONS);
@@ -231,13 +231,13 @@ mod tests {
         let listed = |before: u64, meanwhile: &[u64]| {
             let mut versions = Versions::default();
             versions.begin();
-            versions.is_news("a", before);
-            versions.is_news("b", 5);
+            versions.record("a", before);
+            versions.record("b", 5);
             versions.finish();
             versions.begin();
-            versions.is_news("b", 5);
+            versions.record("b", 5);
             for version in meanwhile {
-                versions.is_news("a", *version);
+                versions.record("a", *version);
             }
             versions.finish();
             all(versions)
@@ -261,15 +261,15 @@ mod tests {
     fn an_answer_that_is_older_than_what_was_known_before_it_was_asked_for_is_of_another_history() {
         let mut versions = Versions::default();
         assert_eq!(versions.latest("a"), 0);
-        versions.is_news("a", 20);
+        versions.record("a", 20);
         let before = versions.latest("a");
         // The watch is faster than the answer.
-        versions.is_news("a", 22);
+        versions.record("a", 22);
         for answered in [20, 21, 30, 0] {
             versions.note_answer("a", before, answered);
         }
         assert_eq!(versions.went_back, None);
-        versions.is_gone("a", 40);
+        versions.record_deletion("a", 40);
         assert_eq!(versions.latest("a"), 40, "one that is made anew is newer");
         versions.note_answer("a", versions.latest("a"), 39);
         assert!(versions.went_back.is_some());
@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn a_list_that_began_before_it_was_expected_does_not_count() {
-        let mut all = AllVersions::new(["Node"]);
+        let mut all = AllVersions([("Node", Versions::default())].into());
         all.of("Node").begin();
-        all.of("Node").is_news("a", 1);
+        all.of("Node").record("a", 1);
         all.expect_lists();
         assert!(all.of("Node").finish().is_empty());
         assert_eq!(all.unsynced().collect::<Vec<_>>(), ["Node"]);
@@ -291,33 +291,33 @@ mod tests {
     #[test]
     fn a_late_deletion_does_not_remove_a_successor() {
         let mut versions = Versions::default();
-        versions.is_news("a", 20);
-        assert!(!versions.is_gone("a", 15));
-        assert!(versions.is_gone("a", 21));
-        assert!(!versions.is_gone("a", 22), "already gone");
+        versions.record("a", 20);
+        assert!(!versions.record_deletion("a", 15));
+        assert!(versions.record_deletion("a", 21));
+        assert!(!versions.record_deletion("a", 22), "already gone");
     }
 
     #[test]
     fn a_read_from_before_a_deletion_does_not_bring_the_object_back_and_a_successor_is_news() {
         let mut versions = Versions::default();
-        versions.is_news("a", 20);
-        assert!(versions.is_gone("a", 25));
-        assert!(!versions.is_news("a", 20) && !versions.is_news("a", 24), "read before, answered after");
+        versions.record("a", 20);
+        assert!(versions.record_deletion("a", 25));
+        assert!(!versions.record("a", 20) && !versions.record("a", 24), "read before, answered after");
         versions.begin();
         assert!(versions.finish().is_empty(), "it is not known again");
-        assert!(versions.is_news("a", 26), "another one of that name");
-        assert!(!versions.is_gone("a", 25), "the same deletion, told again");
-        assert!(!versions.is_news("a", 26));
+        assert!(versions.record("a", 26), "another one of that name");
+        assert!(!versions.record_deletion("a", 25), "the same deletion, told again");
+        assert!(!versions.record("a", 26));
     }
 
     #[test]
     fn so_many_deletions_are_remembered_and_no_more() {
         let mut versions = Versions::default();
         for number in 0..=DELETIONS as u64 {
-            versions.is_gone(&number.to_string(), 100 + number);
-            versions.is_gone(&number.to_string(), 100 + number);
+            versions.record_deletion(&number.to_string(), 100 + number);
+            versions.record_deletion(&number.to_string(), 100 + number);
         }
         assert_eq!((versions.deleted.len(), versions.deletions.len()), (DELETIONS, DELETIONS));
-        assert!(versions.is_news("0", 50) && !versions.is_news("1", 50));
+        assert!(versions.record("0", 50) && !versions.record("1", 50));
     }
 }

@@ -49,19 +49,18 @@ fn the_first_term_of_a_new_lease_is_above_those_of_a_deleted_one() {
 
 #[test]
 fn the_api_server_says_when_we_have_written_the_lease() {
-    let entry =
-        |manager: &str, time: &str| serde_json::json!({"manager": manager, "operation": "Update", "time": time});
-    let lease = |managed: serde_json::Value| -> Lease {
-        serde_json::from_value(serde_json::json!({"metadata": {"name": "l", "managedFields": managed}})).unwrap()
+    let entry = |manager: &str, time: &str| json!({"manager": manager, "operation": "Update", "time": time});
+    let lease = |managed: Value| -> Lease {
+        serde_json::from_value(json!({"metadata": {"name": "l", "managedFields": managed}})).unwrap()
     };
     let all = [
         entry("nrh-controller", "2026-01-01T00:00:05Z"),
         entry("kubectl-edit", "2026-01-01T00:09:00Z"),
         entry("nrh-controller", "2026-01-01T00:00:03Z"),
     ];
-    let ours = written_at(&lease(serde_json::Value::from(all.to_vec()))).map(|at| at.to_string());
+    let ours = written_at(&lease(json!(all))).map(|at| at.to_string());
     assert_eq!(ours.as_deref(), Some("2026-01-01T00:00:05Z"));
-    assert_eq!(written_at(&lease(serde_json::json!([]))), None);
+    assert_eq!(written_at(&lease(json!([]))), None);
 }
 
 const START: Timestamp = Timestamp::constant(1_767_225_600, 0);
@@ -100,7 +99,7 @@ impl Api {
         let service = tower::service_fn(move |request: Request<Body>| Arc::clone(&api).answer(request));
         let client = Client::new(service, SYSTEM_NAMESPACE);
         let calls = Calls::new(client.clone(), client);
-        (Election::new(calls, Arc::new(Cache::new()), clock.clone(), "me".into()).0, clock)
+        (Election::new(calls, Arc::new(Cache::default()), clock.clone(), "me".into()).0, clock)
     }
 
     async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Response<Answer>, Infallible> {

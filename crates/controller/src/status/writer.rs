@@ -63,14 +63,10 @@ const WATCHED_ROUND: u128 = 100;
 /// Wait after a failed write, before the next try on the same object.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// Result of a comparison.
 #[derive(Debug)]
 enum Compared {
-    /// The current status is the wanted one.
     Same,
-    /// It differs; the writer writes it later.
     PutOff,
-    /// The writer writes it now.
     Due(Write),
 }
 

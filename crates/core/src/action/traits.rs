@@ -38,8 +38,7 @@ pub struct Traits {
     pub runs_on: RunsOn,
     /// Whether it can do anything about a fault of this kind at all; otherwise the engine leaves its step out.
     pub addresses: fn(FaultType) -> Helps,
-    /// It marks the Node object for as long as the remediation lasts, and disturbs nothing that runs there. It is done once, and no step
-    /// depends on whether it can be done.
+    /// It marks the Node object while the remediation lasts, and disturbs nothing there. It is done once, and no step depends on it.
     pub marks_node: bool,
     /// It evicts pods in rounds, until none is left that has to go.
     pub evicts_pods: bool,

@@ -32,7 +32,6 @@ impl Block {
         self
     }
 
-    /// The message of the block.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -120,7 +119,6 @@ impl Requeue {
         }
     }
 
-    /// The time to wait.
     pub const fn get(self) -> Option<Duration> {
         self.0
     }

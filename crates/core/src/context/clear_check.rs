@@ -4,19 +4,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{NodeContext, Probe, conditions};
+use super::{ClusterContext, NodeContext, Probe, conditions};
 use crate::fault::{FaultState, MAX_FAULTS};
 use crate::faults::ShowsIn;
 use crate::moment::since;
 use crate::remediation::RemediationFault;
 use crate::snapshot::{SuspectPod, TriState};
 
-/// Whether a fault of a remediation is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClearCheck {
     /// Gone, by a clean check.
     Clean,
-    /// Still there.
     Present,
     /// Nobody could check since.
     Unknown,
@@ -33,20 +31,15 @@ fn is_of(pod: &SuspectPod, fault: &RemediationFault) -> bool {
     pod.pod.uid == stuck.uid || same_set
 }
 
-/// Whether it is one of these pods and not well yet.
-fn is_unwell(pod: &SuspectPod, fault: &RemediationFault) -> bool {
-    is_of(pod, fault) && !pod.is_healthy()
-}
-
 impl NodeContext<'_> {
     /// Checks whether a fault of a remediation is gone, by a check later than `after`.
     pub fn clear_check(
         &self,
+        cluster: ClusterContext<'_>,
         fault: &RemediationFault,
         after: Option<Timestamp>,
-        now: Timestamp,
-        fresh: Duration,
     ) -> ClearCheck {
+        let (now, fresh) = (cluster.snapshot.now, cluster.settings.evidence_max_age);
         if self.probe != Probe::Reporting {
             return ClearCheck::Unknown;
         }
@@ -58,7 +51,7 @@ impl NodeContext<'_> {
         }
         let checked = match fault.kind.spec().shows_in {
             ShowsIn::Pod => {
-                if self.pods.iter().any(|pod| is_unwell(pod, fault)) {
+                if self.pods.iter().any(|pod| is_of(pod, fault) && !pod.is_healthy()) {
                     return ClearCheck::Present;
                 }
                 // The deleted pod is gone. A successor that has not come yet does not clear the fault.

@@ -12,7 +12,6 @@ use crate::kubelet;
 use crate::snapshot::Heartbeat;
 use crate::stuck;
 
-/// Returns the faults that show only in the API.
 pub(super) fn cluster_faults<'a>(
     node: &NodeContext<'_>,
     probe: &[ObservedFault<'a>],

@@ -18,7 +18,6 @@ pub(crate) fn excluded(node: &NodeContext<'_>) -> Result<(), Block> {
     leave_alone(node).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
 }
 
-/// Whether a person has suspended this node.
 pub(crate) fn is_suspended(node: &NodeContext<'_>) -> bool {
     node.report.is_some_and(|report| report.suspended.is_some())
 }

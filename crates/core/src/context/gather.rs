@@ -23,7 +23,6 @@ use crate::snapshot::{NodeView, Snapshot, SuspectPod, TriState};
 use crate::sorted_cursor::SortedCursor;
 use crate::stuck;
 
-/// Builds the contexts of all nodes that are named anywhere, or of one of them.
 pub(crate) fn gather<'a>(
     snapshot: &'a Snapshot,
     settings: &PlanSettings,

@@ -20,16 +20,12 @@ use crate::snapshot::{
     silent_after,
 };
 
-/// The state of a node's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// It has never reported.
     Never,
     /// Its report is about another node of the same name, or the node is gone.
     WrongNode,
-    /// It reports as promised.
     Reporting,
-    /// It has missed a heartbeat.
     Missed,
     /// It has missed three heartbeats.
     Silent,
@@ -62,7 +58,6 @@ impl ObservedFault<'_> {
     }
 }
 
-/// Everything known of one node.
 #[derive(Debug)]
 pub(crate) struct NodeContext<'a> {
     pub name: &'a str,
@@ -104,7 +99,6 @@ pub(crate) struct NodeContext<'a> {
     pub unreadable: Option<Unreadable<'a>>,
 }
 
-/// An unreadable remediation, with its name.
 pub(crate) type Unreadable<'a> = (&'a str, &'a UnreadableRemediation);
 
 /// The contexts of all nodes that are named anywhere, by node name. Each context stays in place while the map is built.
@@ -217,7 +211,6 @@ impl<'a> NodeContext<'a> {
         others.map(|remediation| (remediation, remediation.finished_at.unwrap_or(remediation.started_at)))
     }
 
-    /// Returns the fault with that id.
     pub fn find(&self, id: &str) -> Option<&ObservedFault<'_>> {
         self.seen.iter().find(|seen| seen.fault.id == id)
     }
@@ -234,7 +227,6 @@ impl<'a> NodeContext<'a> {
         self.heartbeat().filter(|heartbeat| heartbeat.age_known).map(|heartbeat| heartbeat.arrived)
     }
 
-    /// The last heartbeat.
     pub fn heartbeat(&self) -> Option<&'a Heartbeat> {
         self.report.and_then(|report| report.heartbeat.as_ref())
     }

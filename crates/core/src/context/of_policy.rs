@@ -7,7 +7,6 @@ use crate::matching::MissingFact;
 use crate::policy::{Applicability, Mode, Policy, Rule, Step};
 use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord};
 
-/// The policy of the remediation, if it still exists.
 pub(crate) fn policy_of<'a>(ctx: ClusterContext<'a>, remediation: &Remediation) -> Option<&'a Policy> {
     ctx.policies.get(remediation.policy.as_str()).copied()
 }
@@ -16,8 +15,7 @@ pub(crate) fn policy_of<'a>(ctx: ClusterContext<'a>, remediation: &Remediation) 
 pub(crate) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record: &StepRecord) -> Option<&'p Step> {
     let rule = policy.rule(&remediation.fault(&record.fault_id)?.rule)?;
     let step = rule.steps.get(usize::try_from(record.step_index).ok()?)?;
-    // A policy that has changed meanwhile must not turn one action into another. A step that is a dry run now does not count as
-    // the step.
+    // A policy that has changed must not turn one action into another. A step that is a dry run now does not count as the step.
     (step.action.is_recorded_as(&record.action) && step.mode == Mode::Enforce).then_some(step)
 }
 
@@ -71,8 +69,7 @@ pub(crate) fn stopped_reason(policy: &Policy) -> Option<String> {
     (policy.mode != Mode::Enforce).then(|| format!("policy {} is a dry run now", policy.name))
 }
 
-/// The block for a fault of which it is unknown whether a rule matches. Until that is known, no later rule and no other policy
-/// gets the fault.
+/// The block while it is unknown whether a rule matches the fault. Until then no later rule and no other policy gets the fault.
 pub(crate) fn uncertain(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
     let (reason, todo) = if lack.passes {
         (

@@ -19,7 +19,6 @@ pub(crate) fn suspect<'a>(node: &NodeContext<'a>, fault: &Fault) -> Option<&'a S
     node.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
 }
 
-/// Whether the pod of a stuck-pod fault is already being deleted.
 pub(crate) fn is_being_deleted(node: &NodeContext<'_>, fault: &Fault) -> bool {
     suspect(node, fault).is_some_and(|pod| pod.overdue.is_some())
 }

@@ -23,8 +23,7 @@ use crate::text::short_name;
 /// Maximum length of a label value. A label holds the name of the node, shortened where it is longer.
 const LABEL: usize = 63;
 
-/// Nodes that unreadable remediations reserve. A remediation without a slot and without the controller's finalizer has nothing
-/// left to do.
+/// Nodes that unreadable remediations reserve. One without a slot and without the controller's finalizer has nothing left to do.
 pub(crate) struct Kept<'a>(BTreeMap<String, Unreadable<'a>>);
 
 impl<'a> Kept<'a> {
@@ -69,7 +68,6 @@ pub(crate) fn is_frozen(node: &NodeContext<'_>) -> bool {
     node.clock_disputed.is_some() || node.view.is_some_and(|view| view.unreadable.is_some())
 }
 
-/// Whether anything may start on the node.
 pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
     if let Some(why) = node.clock_disputed.map(ToOwned::to_owned).or_else(|| of_node(node)) {
         return Err(Block::new(BlockReason::ActionsDisabled, &why).of_node());

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::examples::{
-    Node, OTHER, OTHER_WORK, SANDBOX, SIDECAR, WORK, container, containerd, done, limit, plugin, pod, process, roomy,
-    sandbox, seen, sound,
+    Node, OTHER, OTHER_WORK, SANDBOX, SIDECAR, WORK, check, container, containerd, done, limit, plugin, pod, process,
+    roomy, sandbox, seen, sound,
 };
 use crate::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, Role, Severity, SubjectKind, Target};
 use crate::finding::*;
@@ -47,10 +47,6 @@ use crate::tracker::Tracked;
 const NEW: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 
 impl Node {
-    fn findings(&self) -> Findings {
-        diagnose(self, Known::default(), &Thresholds::default())
-    }
-
     /// Kinds that are sighted.
     fn kinds(&self) -> Vec<FaultType> {
         of_node(&self.findings()).iter().map(|sighting| sighting.kind).collect()
@@ -88,7 +84,7 @@ fn work(node: &mut Node, reading: Reading<TaskAnswer>) {
     node.tasks.insert(WORK.into(), reading);
 }
 
-/// What is said of one object, where nothing is said of any other.
+/// What is said of one object, where nothing is said of any other. What is sick is not clean at the same time.
 #[derive(Debug, PartialEq)]
 enum Said {
     Sick,
@@ -100,11 +96,11 @@ use Said::{Clean, Sick, Unknown};
 
 fn said(node: &Node, kind: FaultType, key: &str) -> Said {
     let findings = node.findings();
-    match of_node(&findings)[..] {
-        [] if clean_at(&findings, kind, key).is_some() => Clean,
-        [] => Unknown,
-        [one] if one.kind == kind && one.key == key => Sick,
-        _ => panic!("other faults are sighted: {:?}", node.kinds()),
+    match (&of_node(&findings)[..], clean_at(&findings, kind, key)) {
+        ([], Some(_)) => Clean,
+        ([], None) => Unknown,
+        ([one], None) if one.kind == kind && one.key == key => Sick,
+        (told, clean) => panic!("clean at {clean:?}, sighted: {told:?}"),
     }
 }
 

@@ -17,7 +17,6 @@ use crate::policy::{Rule, RuleMatch};
 use crate::procedure::{boot, hand_off, marker};
 use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution, StepRecord, StepState};
 
-/// Runs one reconcile of an open remediation.
 pub(super) fn take(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,
@@ -84,7 +83,7 @@ fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slot
         }
         if update.effect.is_none() {
             match scope::broken(cx.policy) {
-                Some(why) => hold_open(update, &why),
+                Some(why) => block_open(update, &Block::new(BlockReason::Paused, &why)),
                 None => next_step::reserve_for_most_urgent(cx, update),
             }
         }
@@ -102,17 +101,13 @@ fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
     match hand_off::deletion_block(ctx.cluster, &update.remediation) {
         Err(rest) => update.requeue.after(rest),
         Ok(None) => {}
-        Ok(Some(block)) => {
-            for id in open_but(&update.remediation, None) {
-                update.block(&id, block.clone());
-            }
-        }
+        Ok(Some(block)) => block_open(update, &block),
     }
 }
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
 fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
-    let (now, max_age) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
+    let now = ctx.snapshot.now;
     let current = remediation.current_step().map(|step| step.fault_id.clone());
     let (steps, mut message) = (&remediation.steps, None);
     for fault in &mut remediation.faults {
@@ -120,7 +115,7 @@ fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remedia
             continue;
         }
         let after = steps.iter().filter(|step| step.fault_id == fault.id).filter_map(|step| step.executed_at).max();
-        if node.clear_check(fault, after, now, max_age) != ClearCheck::Clean {
+        if node.clear_check(ctx.cluster, fault, after) != ClearCheck::Clean {
             continue;
         }
         if fault.state == Resolution::Exhausted {
@@ -198,7 +193,11 @@ fn may_join<'p>(
         ));
     }
     let scope = cx.scope();
-    let rule = cause::judge(cx, seen).and_then(|rule| not_blocked(cx.node, scope, rule))?;
+    let rule = cause::judge(cx, seen)?;
+    // It is as new as a fault that would open a remediation.
+    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(cx.node))) {
+        return Err(blocked.into());
+    }
     // A booting node shows many faults that resolve by themselves.
     if let Some(block) = in_progress(remediation).filter(|_| boot::is_under_way(remediation)) {
         return Err(block);
@@ -215,12 +214,6 @@ fn may_join<'p>(
         return waits(format!("remediation {name} has as many faults as it may have; the next one takes it"));
     }
     Ok(rule)
-}
-
-/// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
-fn not_blocked<'p>(node: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
-    let blocked = scope.and_then(|scope| scope.blocked(Some(node)));
-    blocked.map_or(Ok(rule), |blocked| Err(blocked.into()))
 }
 
 /// Returns why a fault of a kind with its own limit does not join the remediation now. Either enough others of that kind are
@@ -245,9 +238,8 @@ fn limited(
     Some(Block::new(BlockReason::FaultLimit, &message).until(ctx.settings.retry))
 }
 
-/// Cancels a step that has not begun, awaits approval, or would need another check before each round. Such a check cannot pass
-/// for an unusable policy, and a step that was never tried must not count as tried. The engine may select the step again when the
-/// policy is valid.
+/// Cancels a step that has not begun, awaits approval, or needs another check before each round. An unusable policy passes no such
+/// check, and a step that was never tried must not count as tried. The engine may select it again when the policy is valid.
 fn set_aside(update: &mut RemediationUpdate, why: &str, now: Timestamp) {
     let Some(step) = update.remediation.current_step() else { return };
     let is_waiting = match step.state {
@@ -262,10 +254,9 @@ fn set_aside(update: &mut RemediationUpdate, why: &str, now: Timestamp) {
     }
 }
 
-/// Blocks all open faults with this reason.
-fn hold_open(update: &mut RemediationUpdate, why: &str) {
+fn block_open(update: &mut RemediationUpdate, block: &Block) {
     for id in open_but(&update.remediation, None) {
-        update.block(&id, Block::new(BlockReason::Paused, why));
+        update.block(&id, block.clone());
     }
 }
 
@@ -276,7 +267,6 @@ fn wait_for_step(update: &mut RemediationUpdate) {
     }
 }
 
-/// Returns the open faults except one.
 fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
     let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
     open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
@@ -299,7 +289,7 @@ fn in_progress(remediation: &Remediation) -> Option<Block> {
 /// Withdraws a step that awaits approval, where another fault of the node can be remediated without approval. The controller asks
 /// again after that. `blocked` is the number of blocks in the update before it reported what the other faults wait for.
 fn yield_to_more_urgent(cx: PolicyContext<'_>, update: &mut RemediationUpdate, blocked: usize) {
-    let may = update.remediation.unanswered().is_some() && !cx.policy.is_broken;
+    let may = update.remediation.unapproved().is_some() && !cx.policy.is_broken;
     let waiting = update.remediation.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
     let mut other = RemediationUpdate::new(update.remediation.clone(), update.slot.clone());

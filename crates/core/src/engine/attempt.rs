@@ -50,9 +50,8 @@ pub(super) fn announce(remediation: &mut Remediation, record: &StepRecord, how: 
     }
 }
 
-/// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None` if the attempt ends
-/// here: the remediation stops, the fault is gone (message `gone`), the node is in another boot, or the policy has no such step
-/// any more.
+/// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None`: the attempt ends here.
+/// The remediation stops, the fault is gone (message `gone`), the node is in another boot, or the policy has no such step.
 pub(super) fn purpose<'p>(
     cx: PolicyContext<'p>,
     update: &mut RemediationUpdate,
@@ -74,9 +73,7 @@ pub(super) fn purpose<'p>(
         end(update, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if cx.node.clear_check(&open_fault, Some(record.scheduled_at), now, cx.settings.evidence_max_age)
-        == ClearCheck::Clean
-    {
+    if cx.node.clear_check(cx.cluster, &open_fault, Some(record.scheduled_at)) == ClearCheck::Clean {
         end(update, StepState::Cancelled, gone, now);
         return None;
     }
@@ -153,7 +150,6 @@ pub(super) fn act(
     update.requeue.after(cx.settings.retry);
 }
 
-/// Ends the current attempt.
 pub(super) fn end(update: &mut RemediationUpdate, state: StepState, message: &str, now: jiff::Timestamp) {
     if let Some(step) = update.remediation.current_step_mut() {
         step.finish(state, message, now);

@@ -37,9 +37,8 @@ pub(super) fn require_cause_checked_again(cx: PolicyContext<'_>, open_fault: &Re
     shown(cx.node, open_fault).map_or(Ok(()), |fault| require_cause_checked(cx, fault))
 }
 
-/// Why an open remediation ends early, else `None`: another policy remediates the cause of each of its faults, so its own steps could
-/// only fail. A remediation continues if it has begun a drain, or if it keeps its node cordoned for a fault that it could not
-/// resolve.
+/// Why an open remediation ends early: another policy remediates the cause of each of its faults, so its own steps could only fail.
+/// It continues if it has begun a drain, or keeps its node cordoned for a fault that it could not resolve.
 pub(super) fn gives_way(cx: PolicyContext<'_>, remediation: &Remediation) -> Option<String> {
     let is_exhausted = remediation.faults.iter().any(|fault| fault.state == Resolution::Exhausted);
     let has_drained = remediation.steps.iter().any(|step| step.action.traits().evicts_pods);

@@ -83,7 +83,6 @@ pub(super) fn of_node(cx: PolicyContext<'_>, remediation: Option<&Remediation>) 
     Err(Block::new(BlockReason::NodeLimit, &message).until(since(spent.until, now).min(limit.window)))
 }
 
-/// Checks whether a window of the policy is open for such a step now.
 pub(super) fn in_window(cx: PolicyContext<'_>, step: &Step) -> Result<(), Block> {
     let Some(shut) = window::shut(&cx.policy.windows, step.action.kind(), cx.snapshot.now) else { return Ok(()) };
     let block = Block::new(BlockReason::OutsideWindow, &format!("policy {}: {}", cx.policy.name, shut.message));
@@ -110,7 +109,6 @@ pub(super) fn cools_until(remediation: &Remediation, open_fault: &RemediationFau
     finished.checked_add(wait).ok()
 }
 
-/// Checks whether the cool-down after the step's last attempt is over.
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,

@@ -134,7 +134,6 @@ pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation
     update
 }
 
-/// Reports the pending operation, if there is one.
 pub(super) fn note_pending_operation(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) {
     let pending = PendingOperation::of(ctx.cluster, node, &update.remediation).filter(|_| update.effect.is_none());
     let Some(pending) = pending else { return };

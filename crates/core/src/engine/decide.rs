@@ -25,7 +25,6 @@ pub(super) struct Ctx<'a> {
     pub cluster: ClusterContext<'a>,
     /// Whether a fault may be remediated. It is a value since the judgement of one fault may need that of another.
     pub judge: Judge,
-    /// What each policy covers, by its name.
     pub scopes: &'a BTreeMap<&'a str, Scope<'a>>,
 }
 

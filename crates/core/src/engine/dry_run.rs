@@ -57,7 +57,6 @@ pub(super) fn simulated<'f>(cx: PolicyContext<'f>, seen: &ObservedFault<'_>) -> 
     })
 }
 
-/// The block of a policy that is a dry run.
 pub(super) fn block(policy: &Policy, known: Option<&Remediation>) -> Block {
     let records = known.map_or_else(
         || ", which records and does nothing".to_owned(),

@@ -1,5 +1,4 @@
-//! The narrower limits of a policy in their current state: the maximum, the current count, and where no further action is
-//! allowed.
+//! The narrower limits of a policy now: the maximum, the current count, and where no further action is allowed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +16,6 @@ use crate::text::bounded;
 /// Selected nodes by the value of the label of one limit. None = nodes without the label.
 pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
 
-/// The status view of all limits of the policy.
 pub(super) fn status_view(
     policy: &Policy,
     groups: &[Group<'_>],

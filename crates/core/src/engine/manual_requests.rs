@@ -25,14 +25,12 @@ use crate::procedure;
 use crate::remediation::{CANCELLED_PREFIX, Remediation, RemediationFault};
 use crate::text::bounded;
 
-/// The result for all manual requests.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     /// Requests that begin, each with its first action.
     pub updates: Vec<RemediationUpdate>,
     /// What the controller writes about the other requests.
     pub effects: Vec<Effect>,
-    /// Requests that are blocked.
     pub blocked: Vec<Blocked>,
     /// Nodes on which a person has cancelled a request right now. Nothing begins there in this pass; after it the record says so.
     pub stopped: Vec<String>,
@@ -40,9 +38,7 @@ pub(super) struct Begun {
 
 /// Why a request does not begin.
 enum No {
-    /// It can never begin.
     Never(String),
-    /// It cannot begin now.
     Now(Block),
 }
 
@@ -101,8 +97,7 @@ pub(super) fn begin<'a>(
             }
             No::Now(block) => {
                 first.insert(&manual.node, manual);
-                // The controller does not write every changed number. In an incident many requests wait, and the API server is
-                // busy.
+                // The controller does not write every changed number: in an incident many requests wait, and the API server is busy.
                 let why = format!("cannot start yet ({:?}): ", block.reason);
                 let message = format!("{why}{}", block.message());
                 if !manual.message.starts_with(&why) {
@@ -256,7 +251,6 @@ fn named<'n, 'a>(
     Ok((node, policy))
 }
 
-/// Finds the one fault that the request means.
 fn fault<'f, 'a>(
     ctx: Ctx<'_>,
     node: &'f NodeContext<'a>,
@@ -292,8 +286,7 @@ fn fault<'f, 'a>(
     }
 }
 
-/// Finds the step to begin with: the first step of the requested action, if it can do something about the fault and may be taken
-/// now.
+/// Finds the step to begin with: the first of the requested action, if it can do something about the fault and may be taken now.
 fn step_index<'p>(
     cx: PolicyContext<'p>,
     begun: &Remediation,

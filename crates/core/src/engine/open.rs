@@ -14,9 +14,8 @@ use crate::plan::{BlockReason, Blocked};
 use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, remediation_name};
 
-/// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
-/// Without this bound, the end of a pass would act on checks that were fresh only at its beginning. What the pass has begun
-/// would wait meanwhile.
+/// Most remediations that one pass opens. Otherwise the end of a pass would act on checks that were fresh only at its beginning, and
+/// what it has begun would wait. The next pass decides on the rest, on newer evidence, as soon as these have begun.
 const IN_ONE_PASS: usize = 64;
 
 /// A remediation that could begin: one node, one policy.
@@ -30,7 +29,6 @@ struct Candidate<'c> {
     is_parallel_dry_run: bool,
 }
 
-/// A fault that may be remediated, and its rule.
 type ReadyFault<'c> = (&'c ObservedFault<'c>, &'c Rule);
 
 impl<'c> Candidate<'c> {
@@ -40,12 +38,10 @@ impl<'c> Candidate<'c> {
     }
 }
 
-/// The result of opening.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     /// New remediations with their first action.
     pub updates: Vec<RemediationUpdate>,
-    /// Faults that are blocked.
     pub blocked: Vec<Blocked>,
 }
 
@@ -189,16 +185,6 @@ fn add<'c>(candidates: &mut Vec<Candidate<'c>>, one: Candidate<'c>) {
     }
 }
 
-/// Limits remediations after a storm. Other faults of the node go on.
-fn limit_after_storm(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
-    retain(ready, |seen, rule| readiness::after_storm(cx, seen.fault.kind, rule, slots))
-}
-
-/// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
-fn within_kinds(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
-    retain(ready, |seen, _| cx.scope()?.fault_limit_reached(seen.fault.kind, cx.node.name, slots).map(Block::from))
-}
-
 /// Keeps the faults without a block. Returns the first block where no fault is left.
 fn retain(
     ready: &mut Vec<ReadyFault<'_>>,
@@ -226,8 +212,8 @@ fn begin(
     let PolicyContext { ctx, node, policy } = cx;
     let scope = cx.scope();
     let mut ready: Vec<_> = candidate.ready.clone();
-    limit_after_storm(cx, &mut ready, slots)?;
-    within_kinds(cx, &mut ready, slots)?;
+    retain(&mut ready, |seen, rule| readiness::after_storm(cx, seen.fault.kind, rule, slots))?;
+    retain(&mut ready, |seen, _| scope?.fault_limit_reached(seen.fault.kind, node.name, slots).map(Block::from))?;
     if policy.mode == Mode::DryRun {
         ready.retain(|(seen, _)| dry_run::simulated(cx, seen).is_none());
     }

@@ -64,12 +64,12 @@ pub(super) fn successor<'a>(
 
 /// Marks faults as resolved once they have stayed clear for as long as the policy asks.
 pub(super) fn note_clean(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation, requeue: &mut Requeue) {
-    let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
+    let now = ctx.snapshot.now;
     let Some(policy) = of_policy::policy_of(ctx.cluster, remediation) else { return };
     let ended = remediation.finished_at;
     for fault in remediation.faults.iter_mut().filter(|fault| fault.state == Resolution::Exhausted) {
         let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
-        match node.clear_check(fault, ended, now, fresh) {
+        match node.clear_check(ctx.cluster, fault, ended) {
             // While no check was possible, the fault may have been present.
             ClearCheck::Present | ClearCheck::Unknown => fault.clear_since = None,
             // The controller does not uncordon a flapping node: a fault that is clear now comes back.
@@ -85,7 +85,6 @@ pub(super) fn note_clean(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut
     }
 }
 
-/// What ends the quarantine of a node.
 pub(super) enum QuarantineEnd {
     /// All faults stayed clear.
     Resolved,
@@ -118,8 +117,7 @@ pub(super) fn quarantine_end(
     {
         return Some(QuarantineEnd::Ends(Phase::Cancelled, why));
     }
-    // A node that remediation must leave alone is not opened to pods either. If a remediator has uncordoned it, there is no
-    // quarantine.
+    // A node that must be left alone is not opened to pods either. If a remediator has uncordoned it, there is no quarantine.
     if is_left {
         return None;
     }

@@ -10,8 +10,7 @@ use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, ex
 use crate::fault::{Fault, FaultType};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
-use crate::policy::why_none;
-use crate::policy::{Mode, Rule, RuleMatch};
+use crate::policy::{Mode, Rule, RuleMatch, why_none};
 use crate::remediation::{CancelledRemediation, Phase, Remediation, RemediationFault, Resolution};
 
 /// How often one fault may recur within the memory before a person has to check it.
@@ -103,8 +102,7 @@ pub(super) fn held_after_storm(
     faults.filter_map(held).collect()
 }
 
-/// Whether the first step that applies, and the first step that resolves the fault, may be taken. No node is cordoned or drained
-/// for a step that is blocked anyway.
+/// Whether the first step that applies, and the first that resolves the fault, may be taken. No node is drained for a blocked step.
 fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Result<(), Block> {
     let mut open_fault = seen.opened(cx.snapshot.now, rule);
     let mut notes = Vec::new();

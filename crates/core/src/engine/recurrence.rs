@@ -1,10 +1,9 @@
 //! Recurrence of faults. If a step resolves a fault and the fault soon comes back, that attempt counts as failed. The engine then
 //! selects the next step of the rule.
 //!
-//! This applies only if there is a next step that resolves the fault, that may run now, and that needs no approval beyond the
-//! policy. Without such a step the engine repeats the same step, as often as [`readiness`](super::readiness) allows. After that a
-//! person takes over. Steps that keep pods away (Cordon, Taint, Drain) run again each time: their effect ends with their
-//! remediation.
+//! This applies only if there is a next step that resolves the fault, may run now, and needs no approval beyond the policy. Without
+//! such a step the engine repeats the same step, as often as [`readiness`](super::readiness) allows. After that a person takes over.
+//! Steps that keep pods away (Cordon, Taint, Drain) run again each time: their effect ends with their remediation.
 
 use crate::context::{NodeContext, of_policy};
 use crate::policy::{OnFailure, Policy, Step};

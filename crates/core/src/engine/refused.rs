@@ -1,9 +1,8 @@
 //! Handling of calls that the API server rejects because of the controller's permissions, an admission policy or a schema.
 //!
-//! Such a call has changed nothing and says nothing about the use of the step, so it does not count as an attempt. The API server
-//! answers it within milliseconds, though. So the engine tries nothing further for the fault before the step's cool-down ends,
-//! and then tries the same step again. After some tries only notifications follow: no node gets a harsher step because of the
-//! controller's own mistake.
+//! Such a call has changed nothing and says nothing about the use of the step, so it is no attempt. The answer comes within
+//! milliseconds, so the engine tries nothing further for the fault before the step's cool-down ends, and then the same step again.
+//! After some tries only notifications follow: no node gets a harsher step because of the controller's own mistake.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::Ctx;
 use crate::context::Block;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
-use crate::policy::{Rule, Step};
+use crate::policy::Rule;
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::text::bounded;
 
@@ -25,12 +24,7 @@ const MAX_SENTENCE: usize = 320;
 /// How long the engine tries nothing further for the fault.
 fn wait(rule: &Rule, record: &StepRecord) -> Duration {
     let step = usize::try_from(record.step_index).ok().and_then(|step_index| rule.steps.get(step_index));
-    step.map_or(LEAST_WAIT, cool_down)
-}
-
-/// The cool-down of a rejected step.
-fn cool_down(step: &Step) -> Duration {
-    step.cooldown.max(LEAST_WAIT)
+    step.map_or(LEAST_WAIT, |step| step.cooldown.max(LEAST_WAIT))
 }
 
 /// Blocks every step for the fault while the last attempt was rejected too recently.

@@ -85,8 +85,7 @@ fn ended(remediation: &Remediation) -> jiff::Timestamp {
     remediation.finished_at.unwrap_or(remediation.started_at)
 }
 
-/// The newest finished remediation about each fault that is still there, and the newest dry run about it: neither replaces the
-/// other.
+/// The newest finished remediation, and the newest dry run, about each fault that is still there: neither replaces the other.
 fn needed<'a>(nodes: &Nodes<'a>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     for node in nodes.values().filter(|node| !node.finished.is_empty()) {

@@ -15,16 +15,13 @@ use crate::policy::{Amount, Mode, Policy, Rule};
 use crate::snapshot::{NodeView, Snapshot, TriState};
 use crate::window::{self, Shut};
 
-/// The share of selected nodes that may be unhealthy only by the report of their own probe before they count in `maxUnhealthy`.
-/// A node that lies, or whose probe errs, must not block the remediation of the others. If many nodes report it, they have a
-/// common cause.
+/// The share of selected nodes that may be unhealthy only by the report of their own probe before they count in `maxUnhealthy`. A
+/// node that lies, or whose probe errs, must not block the others. If many nodes report it, they have a common cause.
 const MAX_UNCORROBORATED: Amount = Amount::Percent(5);
 
-/// A policy with its current scope.
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub policy: &'a Policy,
-    /// Why no policy starts anything, if so.
     suspended: Option<String>,
     /// Why no step of the policy may be taken at this time of day, if so.
     pub shut: Option<Shut>,
@@ -36,9 +33,8 @@ pub(super) struct Scope<'a> {
     pub max_unhealthy: u32,
     pub max_in_flight: u32,
     pub overlaps: BTreeSet<&'a str>,
-    /// Faults that many of the nodes have.
     storm_detector: StormDetector<'a>,
-    /// The faults of these that are a storm.
+    /// The faults that are a storm.
     pub storms: BTreeMap<FaultType, Storm>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
     groups: Vec<Group<'a>>,
@@ -51,8 +47,7 @@ pub(super) fn scopes<'a>(
     snapshot: &Snapshot,
 ) -> BTreeMap<&'a str, Scope<'a>> {
     let mut scopes: Vec<Scope<'a>> = policies.iter().map(|policy| Scope::empty(policy)).collect();
-    // The sets of policies that select a node together. A fleet has few such sets, and most nodes have the set of the previous
-    // node.
+    // The sets of policies that select a node together. A fleet has few, and most nodes have the set of the previous node.
     let mut together: BTreeSet<Vec<usize>> = BTreeSet::new();
     let mut last: Vec<usize> = Vec::new();
     for node in nodes.values() {
@@ -122,8 +117,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Why the policy starts nothing new on this node, slot budgets aside. Without a node: on any node of which only its own
-    /// probe says that it is unhealthy.
+    /// Why the policy starts nothing new on this node, slots aside. Without a node: on any that only its own probe calls unhealthy.
     pub fn blocked(&self, node: Option<&NodeContext<'_>>) -> Option<(BlockReason, String)> {
         if let Some(why) = &self.suspended {
             return Some((BlockReason::Suspended, why.clone()));

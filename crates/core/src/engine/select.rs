@@ -3,15 +3,15 @@
 use super::{Ctx, PolicyContext, checks, recurrence, refused};
 use crate::action::Action;
 use crate::context::{Block, NodeContext, ObservedFault, evidence, unreadable};
-use crate::plan::BlockReason;
-use crate::procedure::{self, StepContext};
-
 use crate::fault::{Fault, FaultState};
+use crate::plan::BlockReason;
 use crate::policy::{Mode, OnFailure, Rule, RuleMatch, Step};
+use crate::procedure::{self, StepContext};
 use crate::remediation::{Executor, Remediation, RemediationFault, Resolution, StepRecord, StepState};
 
 /// How often the engine tries a step again at no cost when only its target had changed.
 const FREE_TRIES: usize = 5;
+
 /// Checks whether a cordon, taint or drain serves a remediating step that can do something about this fault. Without such a step
 /// the node is not quarantined. The check does not apply to a rule without remediating steps, nor to a rule that keeps the
 /// cordon: the author of such a rule wants the cordon for itself.
@@ -178,7 +178,6 @@ fn is_refused(open_fault: &RemediationFault, step: &Step, remediation: &Remediat
     last.take_while(|record| record.is_refused_call()).count() >= refused::TRIES
 }
 
-/// How good the evidence has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvidenceRequirement {
     /// The probe reports, and has checked recently.
@@ -199,8 +198,7 @@ pub(super) fn require_available(
     procedure::of(&step.action).require_available(cx.cluster, cx.node)
 }
 
-/// Checks whether this step may be taken on this fault now, and returns its executor. `remediation` is the one that takes it, as this
-/// pass has left it so far.
+/// Checks whether this step may be taken on this fault now, and returns its executor. `remediation` is the one that takes it.
 pub(super) fn may_take(
     cx: PolicyContext<'_>,
     remediation: Option<&Remediation>,

@@ -44,7 +44,6 @@ impl SlotReservation {
     }
 }
 
-/// Takes the slot of a remediation that begins in this pass.
 pub(super) fn take(ctx: Ctx<'_>, slots: &mut Slots, remediation: &Remediation) {
     let slot = Slot {
         node: remediation.node.clone(),

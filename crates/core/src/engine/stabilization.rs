@@ -18,8 +18,7 @@ use crate::remediation::{Phase, Remediation, Resolution, STILL_FLAPPING_SUFFIX};
 
 /// Maximum wait, as a multiple of the requested stabilization time.
 const MAX_FACTOR: u32 = 3;
-/// Upper limit of the wait, unless the stabilization time itself is longer: the remediation holds a slot, and other faults of the
-/// node wait.
+/// Longest wait, unless the stabilization time itself is longer: the remediation holds a slot, and other faults of the node wait.
 const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// The requested stabilization time. A node that flaps changes more often than that. A policy may ask for more.

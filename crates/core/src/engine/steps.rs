@@ -30,7 +30,6 @@ pub(super) fn observe(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Re
     }
 }
 
-/// Advances the current step as far as the evidence allows.
 pub(super) fn move_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     let Some(record) = update.remediation.current_step().cloned() else { return };
     match record.state {
@@ -42,7 +41,6 @@ pub(super) fn move_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     }
 }
 
-/// Advances a started step as its action asks for.
 fn poll(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord) {
     let now = cx.snapshot.now;
     let attempt = attempt::context(cx, &update.remediation, record);
@@ -197,8 +195,7 @@ fn is_unasked(record: &StepRecord) -> bool {
     record.started_at.is_none() && shows && !record.action.ends_boot()
 }
 
-/// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or
-/// cannot begin.
+/// Waits for the result of a started step. The other executor takes over once, if the first has not begun in time or cannot begin.
 fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord) {
     let (now, settings) = (cx.snapshot.now, cx.settings);
     // The age counts per executor: the other executor gets time of its own.
@@ -241,8 +238,7 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
     update.requeue.after(limit.saturating_sub(age));
 }
 
-/// Ends an attempt without an answer. While the node is out of reach that says nothing about the step: it counts as one that
-/// nobody could try.
+/// Ends an attempt without an answer. While the node is out of reach it counts as one that nobody could try.
 fn time_out(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord, why: &str) {
     let now = cx.snapshot.now;
     if !is_out_of_reach(cx, record) {
@@ -252,8 +248,7 @@ fn time_out(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &Step
     attempt::end(update, StepState::Refused, &message, now);
 }
 
-/// Whether the node does not report and nothing shows that it has begun the attempt. A restart or a reboot may itself be why it
-/// does not report.
+/// Whether the node is silent and nothing shows that it has begun the attempt. A restart or a reboot may itself be why it is silent.
 fn is_out_of_reach(cx: PolicyContext<'_>, record: &StepRecord) -> bool {
     let may_silence = record.action.ends_boot() || record.action.traits().restarts.is_some();
     let has_begun = cx.snapshot.jobs.get(&record.operation_id).is_some_and(JobView::has_begun)
@@ -261,8 +256,7 @@ fn is_out_of_reach(cx: PolicyContext<'_>, record: &StepRecord) -> bool {
     record.executor != Executor::Controller && cx.node.probe != Probe::Reporting && !may_silence && !has_begun
 }
 
-/// Returns the other executor and the reason to switch to it. Returns `None` where the first executor has begun, or where the
-/// attempt has already switched.
+/// Returns the other executor and why to switch to it. `None`: the first one has begun, or the attempt has already switched.
 fn other_executor(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,
@@ -271,7 +265,7 @@ fn other_executor(
     age: Duration,
 ) -> Option<(Executor, String)> {
     let settings = ctx.settings;
-    let actions_enabled = node.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.actions_enabled);
+    let actions_enabled = node.heartbeat().is_some_and(|heartbeat| heartbeat.actions_enabled);
     if !actions_enabled || record.executor_changed_at.is_some() {
         return None;
     }
@@ -303,7 +297,6 @@ fn other_executor(
     }
 }
 
-/// Returns a message where the kubelet has refused the Job's pod.
 fn refused(job: &JobView) -> Option<String> {
     job.rejected.as_ref().map(|why| format!("the kubelet refused the Job's pod ({why})"))
 }
@@ -336,7 +329,7 @@ fn verify(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
     let cure = match update.remediation.fault(&record.fault_id) {
         Some(_) if !is_checkable => ClearCheck::Unknown,
-        Some(fault) => cx.node.clear_check(fault, Some(executed_at), now, cx.settings.evidence_max_age),
+        Some(fault) => cx.node.clear_check(cx.cluster, fault, Some(executed_at)),
         None => ClearCheck::Clean,
     };
     update.asks_for_check |=

@@ -65,11 +65,9 @@ fn lately(policy: &Policy, node: &NodeContext<'_>, now: Timestamp) -> BTreeSet<F
 #[derive(Clone, Debug, Default)]
 pub(super) struct StormDetector<'a> {
     spreads: BTreeMap<FaultType, FaultSpread<'a>>,
-    /// The selected nodes.
     selected: Vec<&'a NodeView>,
 }
 
-/// The storm of one kind of fault.
 #[derive(Clone, Debug)]
 pub(super) struct Storm {
     phase: StormPhase,
@@ -85,7 +83,6 @@ impl Storm {
     }
 }
 
-/// The phase of one kind of fault in a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StormPhase {
     /// New nodes report the fault: nothing begins.
@@ -106,8 +103,7 @@ impl<'a> StormDetector<'a> {
         for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.window;
         }
-        // Faults that are resolved as fast as they appear are a storm as well: a wrong detector finds the next node in the
-        // meantime.
+        // Faults that are resolved as fast as they appear are a storm too: a wrong detector finds the next node meanwhile.
         for kind in lately(policy, node, now) {
             if let Some(is_fresh) = met.get_mut(&kind) {
                 *is_fresh = true;
@@ -204,8 +200,7 @@ impl<'a> StormDetector<'a> {
 }
 
 /// How many remediations resolved the fault by an action and began after the last one that did not help. One that has tried nothing
-/// is no evidence. Nor is a fault that was remediated while it was new: it may have been resolved before it showed that many nodes
-/// have it.
+/// is no evidence. Nor is a new fault: it may have been resolved before it showed that many nodes have it.
 fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Remediation>, now: Timestamp) -> u32 {
     let is_mine = |remediation: &&Remediation| {
         let is_over = matches!(remediation.phase, Phase::Succeeded | Phase::Failed | Phase::Quarantined);

@@ -8,10 +8,8 @@ use crate::fault::FaultType;
 use crate::plan::{BlockReason, Blocked, Effect};
 use crate::remediation::Remediation;
 
-/// The result of one update of a remediation.
 #[derive(Debug)]
 pub(super) struct RemediationUpdate {
-    /// The remediation after the update.
     pub remediation: Remediation,
     /// Whether it has the slot that its actions need.
     pub slot: SlotReservation,
@@ -19,11 +17,9 @@ pub(super) struct RemediationUpdate {
     pub held: BTreeMap<FaultType, Block>,
     /// The action of the reserved step, or the cleanup.
     pub effect: Option<Effect>,
-    /// What is blocked, and why.
     pub blocked: Vec<Blocked>,
     /// Whether the next action needs a new check by the probe.
     pub asks_for_check: bool,
-    /// When the remediation needs the next pass.
     pub requeue: Requeue,
 }
 

@@ -1,5 +1,4 @@
-//! The status view of a node. No text here contains an age: an object that changes with every check would be written with every
-//! check.
+//! The status view of a node. No text here contains an age: the object would be written with every check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +102,6 @@ fn policy(node: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<S
     remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
 }
 
-/// The policy and rule for a fault.
 fn assigned_rule(node: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, AssignedRule)> {
     let policy = node.policy_for(&seen.fault)?;
     let rule = match node.rule_of(policy, &seen.fault) {

@@ -25,8 +25,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 
 /// Share of its lifetime, in percent, below which a certificate is overdue. Kubelets renew theirs when 10 to 30 % are left.
 const OVERDUE: u32 = 5;
-/// Longest remaining time that counts as overdue. A certificate that nobody renews automatically is valid for years, and a person
-/// renews it some day.
+/// Longest remaining time that counts as overdue. A certificate that nobody renews automatically is valid for years.
 const MAX_LEFT: Duration = Duration::from_hours(14 * 24);
 /// A node has one kubelet.
 const KEY: &str = "kubelet";

@@ -46,8 +46,7 @@ pub(super) const FILES: FaultSpec = FaultSpec {
 /// Share of a limit, in percent, from which it is about to run out. By then the kernel refuses some requests for several at once.
 /// Each start of a container needs dozens of threads.
 pub const EXHAUSTED_PERCENT: u8 = 90;
-/// Share below which the resource is healthy. In between the probe reports nothing, so that a number at the edge is not reported
-/// again and again.
+/// Share below which the resource is healthy. In between nothing is reported, or a number at the edge would be again and again.
 const HEALTHY_PERCENT: u8 = 80;
 
 /// Detects the exhaustion of process ids. Processes and threads count alike.
@@ -63,7 +62,6 @@ pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
     limit(&subject, seen, findings)
 }
 
-/// Detects the exhaustion of open files.
 pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let subject = Limit {
         kind: FaultType::FdExhaustion,

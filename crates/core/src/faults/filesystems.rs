@@ -8,7 +8,7 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, answer};
 use crate::observation::{DisksSeen, FilesystemSeen, Space};
 use crate::text::bounded;
-use crate::thresholds::{Confirm, Thresholds};
+use crate::thresholds::Confirm;
 
 /// The kubelet frees a full disk by itself, if it can. It checks every 10 s for pods to evict, every minute for ended containers
 /// and every 5 min for images.
@@ -46,8 +46,16 @@ const CLEAR_FACTOR: u64 = 2;
 /// Detects file systems with almost nothing left. One that accepts no writes for another reason is another fault.
 pub(super) fn full(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let is_its = |filesystem: &FilesystemSeen| !is_run(filesystem);
-    short_of_room(check, findings, FULL_BYTES, is_its, |filesystem, left, checked| {
-        full_filesystem(filesystem, left, checked, check.thresholds)
+    short_of_room(check, findings, FULL_BYTES, is_its, |filesystem, left, checked| Sighting {
+        subject: subject(filesystem),
+        message: format!(
+            "the file system of {} has next to no {left} left, and the kubelet does not get it free",
+            names(filesystem)
+        ),
+        impact: "containers cannot be started, and not even ended: the runtime writes down each change; logs and images \
+                 are lost",
+        evidence: room(filesystem),
+        ..Sighting::new(FaultType::DiskFull, &filesystem.device, checked, check.thresholds.confirm(&CONFIRM_FULL))
     })
 }
 
@@ -86,20 +94,6 @@ pub(super) fn short_of_room(
         coverage.named.insert(filesystem.device.clone(), verdict);
     }
     Ok(coverage)
-}
-
-fn full_filesystem(filesystem: &FilesystemSeen, what: &str, checked: Duration, thresholds: &Thresholds) -> Sighting {
-    Sighting {
-        subject: subject(filesystem),
-        message: format!(
-            "the file system of {} has next to no {what} left, and the kubelet does not get it free",
-            names(filesystem)
-        ),
-        impact: "containers cannot be started, and not even ended: the runtime writes down each change; logs and images \
-                 are lost",
-        evidence: room(filesystem),
-        ..Sighting::new(FaultType::DiskFull, &filesystem.device, checked, thresholds.confirm(&CONFIRM_FULL))
-    }
 }
 
 /// Detects file systems that accept no writes, as the kernel reports it. The probe does not write to try.

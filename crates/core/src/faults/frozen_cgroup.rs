@@ -14,9 +14,8 @@ use crate::observation::{ContainerSeen, FrozenSeen, HostSeen, Observations, Proc
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
 
-/// Three checks of a container whose creation has taken [`AGE`] and that is frozen. Runtimes freeze a running container for
-/// milliseconds while they update it. A person may pause a running container for long. Nobody freezes a container that does not
-/// run yet.
+/// Three checks of a frozen container whose creation has taken [`AGE`]. Runtimes freeze a running container for milliseconds while
+/// they update it, and a person may pause one for long. Nobody freezes one that does not run yet.
 const CONFIRM: Confirm = Confirm::new("frozenCgroup", 3, 20, 60);
 
 /// Age from which the first process of a container that is being created counts as stuck, if it is frozen.
@@ -36,9 +35,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Detects containers whose first process is still the process of the runtime (`runc init`), and whose control group is frozen. A
-/// person may have paused a container that runs. Nobody pauses one that does not run yet, and the call that creates it waits
-/// forever.
+/// Detects containers whose first process is still the runtime's (`runc init`), and whose control group is frozen. Nobody pauses a
+/// container that does not run yet, and the call that creates it waits forever.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let (host, frozen, checked) = frozen(seen)?;
     let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());

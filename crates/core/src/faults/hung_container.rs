@@ -90,7 +90,6 @@ fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
 /// What the tasks of one group answered.
 #[derive(Default)]
 struct Answers<'a> {
-    /// Age up to which an answer counts.
     max_age: Duration,
     /// Silent tasks, with the moment of the check; `None` = the call has not returned.
     silent: Vec<(&'a str, Option<Duration>)>,
@@ -154,7 +153,6 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The newest check of a silent task.
     fn newest_silence(&self) -> Option<Duration> {
         self.silent.iter().filter_map(|(_, checked)| *checked).max()
     }
@@ -245,8 +243,7 @@ fn key(group: &Group<'_>) -> String {
     format!("{uid}/{}", group.id)
 }
 
-/// The shim behind a group, or the conmon. As a rule it serves the id of the sandbox with containerd, and of one container with
-/// Docker and CRI-O.
+/// The shim behind a group, or the conmon. It mostly serves a sandbox with containerd, and one container with Docker and CRI-O.
 fn shim_of<'a>(
     group: &Group<'_>,
     answers: &Answers<'_>,

@@ -10,7 +10,7 @@ use crate::finding::{
 };
 use crate::observation::{KubeletSeen, Observations, ProcessRole};
 use crate::text::bounded;
-use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
+use crate::thresholds::{Bound, Confirm, Confirmation};
 
 /// Confirms that no kubelet completes a start.
 pub(super) const CONFIRM_DOWN: Confirm = Confirm::new("kubeletDown", 3, 10, 60).may_be_slow();
@@ -18,8 +18,7 @@ pub(super) const CONFIRM_DOWN: Confirm = Confirm::new("kubeletDown", 3, 10, 60).
 /// Three checks 20 s apart of a count that is already reached.
 const CONFIRM_CRASH_LOOP: Confirm = Confirm::new("kubeletCrashLoop", 3, 20, 60);
 
-/// A kubelet counts as started when it answers `/healthz` and is at least this old. A kubelet that dies at start answers for a
-/// moment too.
+/// A kubelet counts as started when it answers `/healthz` and is this old. One that dies at start answers for a moment too.
 pub const START_AGE: Bound = Bound::new("kubeletStartAge", 20).fixed();
 
 /// Number of kubelets that complete their start within [`CRASH_LOOP_WINDOW`] from which it is a crash loop. Few people restart a
@@ -91,7 +90,8 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
             return Err(Verdict::failed(note));
         }
     };
-    findings.kubelet.started = started(kubelet, thresholds);
+    let is_young = kubelet.process.is_some_and(|(_, _, age)| age < thresholds.bound(&START_AGE));
+    findings.kubelet.started = (!is_young).then_some(false);
     let mut evidence = vec![match kubelet.process {
         None => "no process of a kubelet is among the node's processes".to_owned(),
         Some((pid, ..)) => format!("the kubelet is process {pid}"),
@@ -147,13 +147,6 @@ fn check(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), 
         }
     }
     Ok((kubelet, checked))
-}
-
-fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
-    match kubelet.process {
-        Some((_, _, age)) if age < thresholds.bound(&START_AGE) => None,
-        _ => Some(false),
-    }
 }
 
 /// Whether the shim of a pod's sandbox, or with CRI-O the conmon of a pod's container, is younger than the kubelet. If so, the

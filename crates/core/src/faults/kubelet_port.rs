@@ -53,10 +53,8 @@ pub(super) const PLEG: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };
 
-/// The state of the kubelet's relists.
 enum Relists {
     Fine,
-    /// The evidence, in words.
     Slow(Vec<String>),
     /// Neither slow nor fine, or not known.
     Undecided(Verdict),
@@ -136,8 +134,7 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
         Ok(relists) => relists,
         Err(why) => return Relists::Undecided(Verdict::failed(why)),
     };
-    // With evented PLEG the kubelet relists only every five minutes, and sets the moment of its last list to now whenever it is
-    // asked.
+    // With evented PLEG the kubelet relists every five minutes, and sets the moment of its last list to now whenever it is asked.
     let evented =
         seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
     let slow = thresholds.bound(&SLOW_RELIST);

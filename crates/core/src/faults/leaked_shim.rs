@@ -19,9 +19,8 @@ use crate::thresholds::{Bound, Confirm, Thresholds};
 /// Three rounds 30 s apart. A shim outlives what it serves for seconds during a deletion.
 const CONFIRM: Confirm = Confirm::new("leakedShim", 3, 30, 60).may_be_slow();
 
-/// Age from which a running shim, whose task containerd does not know, counts as an orphan. Kubelets wait up to four minutes for
-/// the creation of a sandbox, and the shim of a VM sandbox may have no child for long. In a stopped shim no start is in progress,
-/// whatever its age.
+/// Age from which a running shim, whose task containerd does not know, counts as an orphan. Kubelets wait up to four minutes for the
+/// creation of a sandbox, and the shim of a VM sandbox may have no child for long. In a stopped shim no start is in progress.
 pub const AGE: Bound = Bound::new("leakedShimAge", 300).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -37,12 +36,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// Detects shims that nothing needs. With Docker a shim counts only if its container or sandbox is listed, and only while it is
 /// stopped. The lists contain only the kubelet's containers, and containers that a person starts on that node have shims too.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let lists = lists(seen);
-    let table = processes(seen);
-    let ((lists, listed), (table, checked_at)) = match (lists, table) {
-        (Ok(lists), Ok(table)) => (lists, table),
-        (Err(verdict), _) | (_, Err(verdict)) => return Err(verdict),
-    };
+    let (lists, listed) = lists(seen)?;
+    let (table, checked_at) = processes(seen)?;
     match seen.kind {
         RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => {}
         RuntimeKind::Unknown => return Err(kind_not_known()),
@@ -65,37 +60,29 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         if is_conmon != of_crio {
             continue;
         }
-        match orphan_state(id, lists) {
-            OrphanState::Needed => {
-                coverage.named.insert(id.to_owned(), Verdict::Clean { checked: both });
-            }
+        let proof = match orphan_state(id, lists) {
+            OrphanState::Needed => Err(Verdict::Clean { checked: both }),
             OrphanState::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
-                coverage.named.insert(id.to_owned(), Verdict::failed(&detail));
+                Err(Verdict::failed(&detail))
             }
             // Shims of the kubelet have full ids. A shim of `ctr run` with a name of its own is no orphan.
             OrphanState::Left if process.parent != 1 || living_children > 0 || !is_full_id(id) => {
-                coverage.named.insert(id.to_owned(), Verdict::Clean { checked: both });
+                Err(Verdict::Clean { checked: both })
             }
-            OrphanState::Left if table.left_out.processes.is_some() => {
-                coverage.named.insert(id.to_owned(), absent(table, both));
-            }
+            OrphanState::Left if table.left_out.processes.is_some() => Err(absent(table, both)),
             // A conmon that runs ends by itself.
             OrphanState::Left if is_conmon && process.state != 'T' => {
-                coverage.named.insert(id.to_owned(), Verdict::undecided("its conmon may be about to end"));
+                Err(Verdict::undecided("its conmon may be about to end"))
             }
-            OrphanState::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
-                Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
-                Err(verdict) => {
-                    coverage.named.insert(id.to_owned(), verdict);
-                }
-            },
-            OrphanState::Left => match proof(process, id, seen, both, thresholds, findings) {
-                Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
-                Err(verdict) => {
-                    coverage.named.insert(id.to_owned(), verdict);
-                }
-            },
+            OrphanState::Left if seen.kind == RuntimeKind::Docker => docker_proof(process, id, lists, both),
+            OrphanState::Left => proof(process, id, seen, both, thresholds, findings),
+        };
+        match proof {
+            Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
+            Err(verdict) => {
+                coverage.named.insert(id.to_owned(), verdict);
+            }
         }
     }
     Ok(coverage)
@@ -154,8 +141,7 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
     }
 }
 
-/// Proves that a shim is an orphan. A stopped shim serves nobody. A running one must be older than any start takes, and
-/// containerd must not know its task.
+/// Proves that a shim is an orphan. A stopped one serves nobody. A running one is older than any start takes, its task not known.
 fn proof(
     process: &ProcessSeen,
     id: &str,

@@ -24,8 +24,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// Detects containers that are listed as running, and whose task has ended or does not exist. The runtime has missed the end of
 /// the task. The kubelet believes the list and does not start another container.
 ///
-/// Only a list that was requested after the answer of the task counts: a container that has just ended leaves the list a moment
-/// later.
+/// Only a list that was requested after the answer of the task counts: a container that has just ended leaves the list later.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let (lists, listed) = lists(seen)?;
     asks_single(seen.kind)?;

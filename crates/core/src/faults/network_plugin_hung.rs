@@ -17,8 +17,7 @@ use crate::thresholds::{Bound, Confirm, Thresholds};
 /// Three checks 10 s apart of a plugin that is already older than [`AGE`].
 const CONFIRM: Confirm = Confirm::new("networkPluginHung", 3, 10, 20).may_be_slow();
 
-/// Age from which a CNI plugin process counts as hung. Ordinary plugins take well under a second. The runtime itself gives up
-/// only after minutes.
+/// Age from which a CNI plugin process counts as hung. Plugins take well under a second; the runtime gives up only after minutes.
 pub const AGE: Bound = Bound::new("networkPluginAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {

@@ -27,9 +27,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     time_to_confirm: Some(|of| {
         of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
     }),
-    // The severity is High only while the kubelet is down and none has completed a start since the orphan was first seen: the
-    // orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical); a newer one starts beside
-    // one that has ended (Medium).
+    // The severity is High only while the kubelet is down and none has completed a start since: the orphan may keep the kubelet from
+    // starting. One older than 1.24 certainly dies on it (Critical); a newer one starts beside one that has ended (Medium).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     names: |target| target.container_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
@@ -71,8 +70,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     Ok(coverage)
 }
 
-/// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to other users of the
-/// runtime.
+/// Containers of pods whose sandbox is in neither list. Those without the kubelet's labels belong to other users of the runtime.
 fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
     let known: BTreeSet<&str> = lists
         .sandboxes
@@ -99,8 +97,7 @@ pub fn may_block_start(state: ContainerState, kubelet_version: Option<&str>) -> 
     state != ContainerState::Exited || dies_of_orphans(kubelet_version) != Some(false)
 }
 
-/// Whether a kubelet of this version dies at start on any orphan, also on one that has ended: those before 1.24 do. `None`: the
-/// version is not known.
+/// Whether a kubelet of this version dies at start on any orphan, also on one that has ended: those before 1.24 do. `None`: unknown.
 fn dies_of_orphans(version: Option<&str>) -> Option<bool> {
     let mut parts = version?.trim_start_matches('v').split('.').map(str::parse::<u32>);
     let version = (parts.next()?.ok()?, parts.next()?.ok()?);

@@ -1,5 +1,4 @@
-//! `ProbeDegraded`: a collector of the probe cannot check the node. The probe must report this, because it then reports nothing
-//! about the node.
+//! `ProbeDegraded`: a collector of the probe cannot check the node, and so reports nothing else about it.
 
 use std::time::Duration;
 
@@ -24,16 +23,13 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 
 /// The state of a collector, whatever it checks.
 enum Sight {
-    /// It could check, at this moment.
     Checked(Duration),
     /// It has not checked yet, or not for long.
     Never,
-    /// It cannot check, for this reason.
     Unavailable(String),
 }
 
-/// The state of a collector that calls the runtime. Errors and silence of these calls are signs of the runtime's faults, and
-/// count as a completed check.
+/// The state of a collector that calls the runtime. Errors and silence are signs of the runtime's faults: the check is complete.
 fn of_call<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } if *age <= stale => {
@@ -45,8 +41,7 @@ fn of_call<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     }
 }
 
-/// The state of a collector that checks the node itself, on a thread of its own. Nothing else reports why such a check returns
-/// nothing.
+/// The state of a collector that checks the node itself, on a thread of its own. Nothing else reports why such a check is silent.
 fn of_thread<T>(reading: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match reading {
         Reading::Hung { .. } => Sight::Unavailable("the check does not return".to_owned()),

@@ -17,7 +17,7 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, NO_PROGRESS_TIME, Thresholds};
 
-/// Three checks of a client that has made no progress for [`NO_PROGRESS_TIME`](crate::thresholds::STILL), or that is older than [`AGE`].
+/// Three checks of a client that has made no progress for [`NO_PROGRESS_TIME`], or that is older than [`AGE`].
 pub const CONFIRM: Confirm = Confirm::new("runtimeClientHung", 3, 10, 60).may_be_slow();
 
 /// Age from which `runc` or a similar client counts as hung, with or without progress. Ordinary clients take well under a second.
@@ -122,8 +122,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     }
     let mut reported: Vec<String> = Vec::new();
     for client in &old {
-        // The probe reports the oldest client of a pod: the others wait for it. A wrapper waits for the client that it has
-        // called.
+        // The probe reports the oldest client of a pod: the others wait for it. A wrapper waits for the client that it has called.
         if !reported.contains(&client.key()) && !client.waits_for_another(table) {
             reported.push(client.key());
             findings.sight(sighting(client, checked, thresholds, confirm));
@@ -154,16 +153,14 @@ impl Old<'_> {
     }
 }
 
-/// The owner of a client.
 enum Whose<'a> {
     Ours(Old<'a>),
     Others,
     NotKnown,
 }
 
-/// Returns the owner of a client. A client belongs to the kubelet if its container is in the kubelet's lists, or if its parent is
-/// a shim that containerd runs for the kubelet, a conmon of CRI-O, or CRI-O. Docker's shims, and `runc` without a shim, may belong
-/// to anybody.
+/// A client belongs to the kubelet if its container is in the kubelet's lists, or if its parent is a shim that containerd runs for
+/// the kubelet, a conmon of CRI-O, or CRI-O. Docker's shims, and `runc` without a shim, may belong to anybody.
 fn whose<'a>(
     process: &'a ProcessSeen,
     verb: &'a str,

@@ -90,12 +90,9 @@ pub struct Remedy {
     pub other_machine: Helps,
 }
 
-/// A new pod on the node does not make the fault worse.
 pub(super) const NOT_WORSE: Helps = Err("new pods do not make it worse");
-/// The fault does little harm compared with a reboot.
 pub(super) const TOO_SMALL: Helps = Err("it does not merit a reboot or another machine");
 
-/// No restart of a daemon helps.
 pub(super) const NO_RESTART: ByDaemon<Helps> = ByDaemon {
     kubelet: Err("a restart of the kubelet does not end it"),
     runtime: Err("a restart of the runtime does not end it"),

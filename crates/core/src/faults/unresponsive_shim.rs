@@ -38,8 +38,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         (RuntimeKind::Containerd, true) => {}
         (RuntimeKind::Unknown, true) if runs => {}
         (RuntimeKind::Unknown, _) => return Err(kind_not_known()),
-        // The runtime answers, so nothing blocks it (an orphan shim beside it is a LeakedShim). Or it is a runtime that waits for
-        // no shim at its start.
+        // The runtime answers, so nothing blocks it (an orphan shim is a LeakedShim). Or it waits for no shim at its start.
         _ => {
             return Ok(Coverage::new(Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE))));
         }

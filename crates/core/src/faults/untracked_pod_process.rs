@@ -21,15 +21,9 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 /// Detects control groups of containers that are neither in the lists of that time nor in the current lists. A runtime that was
 /// killed several times may have lost a container whose processes still run. Nothing that asks the runtime ever sees them.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
-    let host = answer(&seen.host, seen.now, "control groups", STALE);
-    let ((host, checked), (lists, listed)) = match (host, lists(seen)) {
-        (Ok(host), Ok(lists)) => (host, lists),
-        (Err(verdict), _) | (_, Err(verdict)) => return Err(verdict),
-    };
-    let untracked = match &host.untracked {
-        Ok(untracked) => untracked,
-        Err(why) => return Err(Verdict::failed(why)),
-    };
+    let (host, checked) = answer(&seen.host, seen.now, "control groups", STALE)?;
+    let (lists, listed) = lists(seen)?;
+    let untracked = host.untracked.as_ref().map_err(|why| Verdict::failed(why))?;
     let checked = checked.min(listed);
     for one in untracked.iter().filter(|one| !lists.ids().any(|id| id == one.id)) {
         let id = bounded(&one.id, 128);

@@ -1,5 +1,4 @@
-//! The names of objects in faults. Every name is bounded, since names come from the runtime and from processes and may contain
-//! anything.
+//! The names of objects in faults. Every name is bounded: it comes from the runtime or from processes and may contain anything.
 
 use super::Verdict;
 use crate::fault::{MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
@@ -61,7 +60,6 @@ pub(crate) fn container_of(container: &ContainerSeen) -> (Subject, Target) {
     (subject, target)
 }
 
-/// A pod with every text bounded.
 pub(crate) fn bounded_pod(pod: &PodRef) -> PodRef {
     PodRef { namespace: bounded(&pod.namespace, 63), name: bounded(&pod.name, 253), uid: bounded(&pod.uid, 64) }
 }

@@ -16,7 +16,7 @@ fn after(gaps: &[u32]) -> (Flap, Moment) {
     let mut flap = Flap::first(Change::Ready, now);
     for gap in gaps {
         now += Moment::from(*gap);
-        flap = flap.settled(now).map_or_else(|| Flap::first(Change::Ready, now), |flap| flap.with(Change::Ready, now));
+        flap = Flap::after(Some(flap), Change::Ready, now);
     }
     (flap, now)
 }

@@ -13,7 +13,6 @@ pub(crate) const LONGEST_GAP: Moment = 300;
 /// Maximum remembered lead of presence over absence. What was long ago does not make up for the present.
 const MOST_LEAD: Moment = 900;
 
-/// The stay of one fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stay {
     /// When it was last seen.

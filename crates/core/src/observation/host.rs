@@ -1,5 +1,4 @@
-//! What the checks of the node itself yield: kernel limits, waiting threads, file systems, the kubelet's certificate, the system
-//! bus.
+//! What the checks of the node itself yield: kernel limits, waiting threads, file systems, the kubelet's certificate, the bus.
 
 use std::fmt;
 use std::time::Duration;

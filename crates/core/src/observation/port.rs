@@ -11,8 +11,7 @@ pub struct PortSeen {
     pub relists: Result<RelistsSeen, String>,
 }
 
-/// How the kubelet's recent checks of its pods (the relists of its PLEG) went. All times are of monotonic clocks: the probe's and
-/// the kubelet's.
+/// How the kubelet's recent checks of its pods (the relists of its PLEG) went, by the monotonic clocks of probe and kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelistsSeen {
     /// Whether any has ended since the kubelet started.

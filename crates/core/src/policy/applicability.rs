@@ -1,5 +1,4 @@
-//! Why a rule does not apply to a fault, and whether the rule that remediates a fault still applies. The engine and the preflight
-//! of an action ask the same.
+//! Why a rule does not apply to a fault, and whether it still does. The engine and the preflight of an action ask the same.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +13,7 @@ use crate::text::bounded;
 /// Longest list of what a rule asks for, in bytes.
 const MAX_ASKED: usize = 120;
 
-/// Whether a rule still applies to a fault that it remediates. The severity does not count: a fault that gets better or worse
-/// meanwhile keeps its steps.
+/// Whether a rule still applies to a fault that it remediates. The severity does not count: a fault that changes keeps its steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Applicability<'p> {
     /// The rule still applies.
@@ -59,8 +57,7 @@ impl Policy {
     }
 }
 
-/// Why no rule of a policy applies to a fault, by the nearest rule: it names the fault, and fails at the last check. `None`: no
-/// rule names the fault.
+/// Why no rule of a policy applies to a fault, by the nearest rule, which names the fault and fails last. `None`: no rule names it.
 pub fn why_none(policy: &Policy, fault: &Fault, around: &MatchContext<'_>) -> Option<String> {
     let near = |rule: &&Rule| {
         let about = PodOfFault::of(fault);

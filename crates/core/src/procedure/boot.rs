@@ -28,8 +28,7 @@ const APART: Duration = Duration::from_hours(1);
 /// The same after a reboot that did not help: a person must see a node that is rebooted again and again in vain.
 pub(crate) const RETRY_AFTER_FAILED_REBOOT: Duration = Duration::from_hours(24);
 
-/// How long another boot id is awaited if the policy does not name the step any more: a machine that received the command boots
-/// anyway.
+/// How long another boot id is awaited if the policy does not name the step any more: the machine boots anyway.
 pub(super) const AWAY: Duration = Duration::from_mins(20);
 
 /// The boot that the Node shows, if the probe reports the same.
@@ -137,7 +136,6 @@ pub(crate) fn is_under_way(remediation: &Remediation) -> bool {
     remediation.current_step().is_some_and(is_it)
 }
 
-/// The last message of the node about this attempt.
 pub(super) fn last_answer(record: &StepRecord) -> &str {
     if record.message.is_empty() { "the node gave no answer" } else { &record.message }
 }

@@ -99,8 +99,7 @@ fn last_act(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault_id: &str) -> 
         .min()
 }
 
-/// Blocks repeated deletions. The successor of a deleted pod is another pod and another fault, so the count is by DaemonSet on
-/// the node.
+/// Blocks repeated deletions, counted by DaemonSet on the node: the successor of a deleted pod is another pod and another fault.
 fn deleted_in_vain(
     ctx: ClusterContext<'_>,
     node: &NodeContext<'_>,

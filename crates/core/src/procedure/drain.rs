@@ -115,8 +115,7 @@ fn require_eviction_permission(cluster: ClusterContext<'_>) -> Result<(), Block>
 
 /// Returns what keeps the node from ending pods, unless the policy ignores that.
 fn termination_blocker(node: &NodeContext<'_>, params: &Drain) -> Option<CannotEnd> {
-    let heartbeat = node.report.and_then(|report| report.heartbeat.as_ref());
-    let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
+    let works = node.heartbeat().map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
     let ready = node.view.map_or(TriState::Unknown, |view| view.ready);
     let found = || cannot_end(ready, works, node.seen.iter().map(|seen| seen.fault.as_ref()));
     (!params.ignore_runtime_hang).then(found).flatten()

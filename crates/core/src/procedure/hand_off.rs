@@ -1,8 +1,7 @@
 //! Hand-offs: when the controller hands a node to a remediator, how it awaits the answer, and how it cleans up the object that
 //! it created.
 //!
-//! The probe's clean check decides, as for every step. A node that reboots is silent for a while: that is no verdict before the
-//! step's timeout.
+//! The probe's clean check decides, as for every step. A node that reboots is silent: no verdict before the step's timeout.
 
 use std::time::Duration;
 
@@ -27,8 +26,7 @@ const NOTIFY_WITHIN: Duration = Duration::from_hours(1);
 const TIDY_UP: Duration = Duration::from_mins(15);
 
 impl Procedure for HandOff {
-    /// An object of a node is created once in a remediation. What it did not resolve, it does not resolve under another operation
-    /// either, for any fault.
+    /// An object of a node is created once in a remediation. What it did not resolve, another one does not resolve, for any fault.
     fn require_untried(&self, _: &Step, remediation: &Remediation) -> Result<(), &'static str> {
         let is_done = begun(remediation, self).any(|step| step.state.is_final());
         if is_done { Err("the node was handed to this remediator in this remediation already") } else { Ok(()) }
@@ -87,7 +85,7 @@ impl Procedure for HandOff {
         }
         let began = cx.began();
         let is_clean = match remediation.fault(&record.fault_id) {
-            Some(fault) => node.clear_check(fault, Some(began), now, settings.evidence_max_age) == ClearCheck::Clean,
+            Some(fault) => node.clear_check(cluster, fault, Some(began)) == ClearCheck::Clean,
             None => true,
         };
         let limit = step.map_or(settings.answer_within, |step| step.timeout);
@@ -117,8 +115,7 @@ impl Procedure for HandOff {
         Poll::Expire(limit, format!("not resolved within {}s{message}", limit.as_secs()))
     }
 
-    /// The remediator is notified before anything else is done, then the attempt ends. A remediator that cannot be notified delays
-    /// nothing for long.
+    /// The remediator is notified first, then the attempt ends. One that cannot be notified delays nothing for long.
     fn expire(&self, cx: &AttemptContext<'_>, timeout: Duration, why: &str) -> Expiry {
         let (now, began) = (cx.cluster.snapshot.now, cx.began());
         let late = since(now, began).saturating_sub(timeout);
@@ -202,8 +199,7 @@ fn was_begun(step: &StepRecord) -> bool {
     step.action == ActionType::HandOff && step.started_at.is_some()
 }
 
-/// Gives up what a remediator tried and did not resolve, also if something else ends the remediation. It is not handed to the
-/// remediator again at once.
+/// Gives up what a remediator tried and did not resolve, whatever ends the remediation. It does not get the fault again at once.
 pub(crate) fn give_up(remediation: &mut Remediation) {
     let tried = remediation.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
     for step in tried {
@@ -258,8 +254,7 @@ pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, node: &NodeContext<'_>, rem
     }
 }
 
-/// Why nothing else is done to the node before the object is deleted, once the deletion takes longer than one call. `Err` = when it
-/// does.
+/// Why nothing else is done to the node before the object is deleted, once that takes longer than one call. `Err` = when it does.
 pub(crate) fn deletion_block(ctx: ClusterContext<'_>, remediation: &Remediation) -> Result<Option<Block>, Duration> {
     let Some(handed) = remediation.cleanup.pending_hand_off() else { return Ok(None) };
     let step = remediation.attempt(&handed.operation_id);

@@ -127,8 +127,7 @@ impl MarkForReboot {
         Poll::Wait(timeout.saturating_sub(age).min(RHYTHM))
     }
 
-    /// The message why the marker ended. It adds what a person has to do if the node may still carry the marker and no probe can
-    /// remove it.
+    /// Why the marker ended, and what a person has to do if the node may still carry it and no probe can remove it.
     fn with_report(&self, node: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
         let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyRequested);
         if node.probe == Probe::Reporting || !is_ours {
@@ -188,11 +187,9 @@ fn must_stop(cx: &AttemptContext<'_>) -> Option<String> {
     excluded.or_else(|| of_policy::policy_stops(cx.cluster, cx.node, cx.remediation))
 }
 
-/// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot, the Node
-/// will show it.
+/// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot, the Node will.
 fn is_gone(cx: &AttemptContext<'_>, begun: jiff::Timestamp) -> bool {
     let Some(fault) = cx.remediation.fault(&cx.record.fault_id) else { return true };
-    let (now, fresh) = (cx.cluster.snapshot.now, cx.cluster.settings.evidence_max_age);
     let is_same = boot::boot_of(cx.node).is_ok_and(|boot| cx.record.boot_id.as_deref() == Some(boot));
-    is_same && cx.node.clear_check(fault, Some(begun), now, fresh) == ClearCheck::Clean
+    is_same && cx.node.clear_check(cx.cluster, fault, Some(begun)) == ClearCheck::Clean
 }

@@ -57,8 +57,7 @@ pub(crate) fn removed_by_a_person(
     remediation: &Remediation,
 ) -> Option<String> {
     let view = node.view?;
-    // With no work left, the marker was due for removal anyway. The controller may have removed it, and only the record of that is
-    // missing.
+    // With no work left, the marker was due for removal: the controller may have removed it, and only the record is missing.
     if !remediation.is_quarantined() && !remediation.wants_its_marks() {
         return None;
     }

@@ -7,7 +7,6 @@ use crate::fault::Fault;
 use crate::plan::{BlockReason, Operation};
 use crate::remediation::{Executor, StepRecord};
 
-/// The command of an attempt.
 pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault) -> ActionCommand {
     let (cluster, record) = (cx.cluster, cx.record);
     ActionCommand {
@@ -26,7 +25,6 @@ pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault) -> ActionCommand {
     }
 }
 
-/// Gives the command to the executor of the attempt.
 pub(super) fn send(record: &StepRecord, command: ActionCommand) -> Operation {
     match record.executor {
         Executor::Job => Operation::RunJob(command),

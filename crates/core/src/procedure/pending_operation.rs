@@ -142,8 +142,7 @@ fn stands(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) ->
     is_unreadable || is_command || is_job
 }
 
-/// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to
-/// it may be draining the node.
+/// The reboot attempt whose result is unknown. An expired marker counts too: a tool that has reacted to it may be draining the node.
 fn reboot_of(remediation: &Remediation) -> Option<&StepRecord> {
     let is_it = |step: &&StepRecord| {
         let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);

@@ -91,8 +91,7 @@ impl Procedure for Reboot {
         Verification { from: cx.record.started_at.unwrap_or(usual.from), ..usual }
     }
 
-    /// A probe that could not read the command until then must not act on it later. If a probe acted and could not report it, its
-    /// next boot id shows it.
+    /// A probe that could not read the command until then must not act on it later. If it did, its next boot id shows it.
     fn withdraws_command(&self, record: &StepRecord, is_late: bool, is_wanted: bool) -> bool {
         record.reason.is_some() || is_late || !is_wanted
     }

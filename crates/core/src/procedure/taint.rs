@@ -1,8 +1,7 @@
 //! `Taint`: when the controller puts its taint on a node.
 //!
-//! A taint lasts as long as its remediation, and no longer. A cordon with `quarantineFor` keeps pods away from a node after the
-//! last step of the rule. Only one remediation at a time puts a taint on a node, and only one taint. So a taint is never handed
-//! over or changed.
+//! A taint lasts as long as its remediation. A cordon with `quarantineFor` keeps pods away after the last step of the rule. Only one
+//! remediation at a time puts a taint on a node, and only one taint. So a taint is never handed over or changed.
 
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{ActionType, Taint};

@@ -69,8 +69,7 @@ impl ActionResult {
     }
 }
 
-/// The remediation after its reserved step was executed, or one round of a step that takes several. An operation that is neither
-/// changes nothing.
+/// The remediation after its reserved step, or one round of it, was executed. An operation that is neither changes nothing.
 #[must_use]
 pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionResult, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();

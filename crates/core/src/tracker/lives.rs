@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::faults::kubelet::CRASH_LOOP_WINDOW;
 use crate::finding::{KubeletStart, Kubelets};
 
 /// Maximum difference between two computed starts of one process. The start is computed from two ages.
 pub(super) const SAME_START: Duration = Duration::from_secs(2);
 /// Maximum number of remembered processes. A process may live for milliseconds.
 const MOST: usize = 32;
-/// Age from which the lifetime of a process is no longer followed. Otherwise every check would write the state again without
-/// need.
+/// Age from which the lifetime of a process is no longer followed: every check would write the state again.
 const LONG: Duration = Duration::from_mins(10);
 
 /// The newest kubelets, oldest first.
@@ -23,7 +23,6 @@ pub(super) struct Lives {
     runs: bool,
 }
 
-/// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Life {
     began: Duration,
@@ -41,7 +40,7 @@ impl Lives {
     }
 
     /// Records a check. A check that was not possible changes nothing.
-    pub(super) fn note(&mut self, kubelet: &KubeletStart, window: Duration) {
+    pub(super) fn note(&mut self, kubelet: &KubeletStart) {
         let Some(checked) = kubelet.checked else { return };
         self.runs = kubelet.began.is_some();
         let Some(began) = kubelet.began else { return };
@@ -55,7 +54,7 @@ impl Lives {
         }
         // The newest is remembered for as long as it lives.
         let newest = self.lives.pop();
-        self.lives.retain(|life| life.began.saturating_add(window) >= checked);
+        self.lives.retain(|life| life.began.saturating_add(CRASH_LOOP_WINDOW) >= checked);
         self.lives.extend(newest);
         self.keep_newest();
     }
@@ -86,8 +85,6 @@ impl Lives {
 mod tests {
     use super::*;
 
-    const WINDOW: Duration = Duration::from_mins(30);
-
     const fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -96,7 +93,7 @@ mod tests {
     fn check(lives: &mut Lives, at: u64, began: Option<u64>) {
         let completed = began.filter(|began| at - began >= 20).map(secs);
         let (checked, began) = (Some(secs(at)), began.map(secs));
-        lives.note(&KubeletStart { completed, checked, began, ..KubeletStart::default() }, WINDOW);
+        lives.note(&KubeletStart { completed, checked, began, ..KubeletStart::default() });
     }
 
     #[test]
@@ -136,7 +133,7 @@ mod tests {
         assert!(!lives.works_or_hangs());
         check(&mut lives, 30, Some(0));
         assert!(lives.works_or_hangs());
-        lives.note(&KubeletStart::default(), WINDOW);
+        lives.note(&KubeletStart::default());
         assert!(lives.works_or_hangs(), "nobody could look");
         check(&mut lives, 50, None);
         assert!(!lives.works_or_hangs());

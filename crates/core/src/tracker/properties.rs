@@ -7,8 +7,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fault::SubjectKind;
-use crate::finding::{Coverage, KubeletStart};
+use crate::finding::Coverage;
 use crate::reason::ConditionReason;
 
 /// What one check says of the one object that these histories are about.
@@ -27,35 +26,23 @@ fn history() -> impl Strategy<Value = Vec<(Says, u64, u64, i64)>> {
         2 => Just(Says::Clean),
         2 => Just(Says::Unknown),
     ];
-    // What is seen, seconds since the check before (0 = the same check again), for how many seconds it has been so, and a jump of the wall
-    // clock.
+    // What is seen, seconds since the check before (0 = the same again), for how long it has been so, and a jump of the wall clock.
     prop::collection::vec((says, 0_u64..45, 0_u64..3, -100_000_i64..100_000), 1..60)
 }
 
 fn findings(says: Says, checked: Duration, silent: u64) -> Findings {
     let kind = FaultType::HungContainer;
     let sighting = Sighting {
-        kind,
-        key: "key".into(),
         certain: says == Says::Sick,
-        harm: Harm::Always,
-        severity: Severity::Medium,
-        subject: Subject::of(SubjectKind::Container),
-        target: Target::default(),
         message: "message".into(),
-        impact: "",
-        evidence: Vec::new(),
-        checked,
         since: checked.checked_sub(Duration::from_secs(silent)).unwrap(),
-        confirm: crate::faults::hung_container::CONFIRM.shipped,
-        without_kubelet: None,
+        ..Sighting::new(kind, "key", checked, crate::faults::hung_container::CONFIRM.shipped)
     };
     let unknown = Verdict::Unknown { reason: ConditionReason::CheckFailed, detail: "x".into() };
     let others = if says == Says::Clean { Verdict::Clean { checked } } else { unknown };
     Findings {
         sightings: if matches!(says, Says::Sick | Says::FirstSign) { vec![sighting] } else { Vec::new() },
-        coverage: BTreeMap::from([(kind, Coverage { named: BTreeMap::new(), others })]),
-        kubelet: KubeletStart::default(),
+        coverage: BTreeMap::from([(kind, Coverage::new(others))]),
         ..Findings::default()
     }
 }

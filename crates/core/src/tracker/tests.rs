@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::*;
 use crate::condition::{ConditionType, of_probe};
-use crate::diagnose::diagnose;
-use crate::examples::{Node, SANDBOX, done};
+use crate::examples::{Node, SANDBOX, check, done};
 use crate::observation::{ContainerState, Reading, TaskAnswer};
 use crate::restart_safety::restart_safety;
 use crate::tri_state::TriState;
@@ -17,12 +14,11 @@ use FaultType::{HungContainer as Hung, KubeletDown as Down, OrphanContainer as O
 struct Watch {
     node: Node,
     tracker: Tracker,
-    thresholds: Thresholds,
 }
 
 impl Watch {
     fn new(node: Node) -> Self {
-        Self { node, tracker: Tracker::default(), thresholds: Thresholds::default() }
+        Self { node, tracker: Tracker::default() }
     }
 
     /// With a shim that is stopped.
@@ -54,16 +50,12 @@ impl Watch {
     }
 
     fn all(&mut self, second: u64) -> Vec<Fault> {
-        self.node.now = Duration::from_secs(second);
-        let findings = diagnose(&self.node, self.tracker.known(), &self.thresholds);
-        self.tracker.step(self.node.now, Timestamp::UNIX_EPOCH, &findings, &self.thresholds).faults
+        check(&mut self.tracker, &mut self.node, second).1.faults
     }
 }
 
 fn frozen() -> Node {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    node
+    Node::with(|node| node.freeze(SANDBOX))
 }
 
 const SUSPECTED: Option<FaultState> = Some(FaultState::Suspected);
@@ -342,8 +334,7 @@ fn a_flood_is_bounded_and_counted() {
         node.table().push(crate::observation::ProcessSeen { pid: 10_000 + pid, state: 'T', role: shim, ..one });
     }
     let mut tracker = Tracker::default();
-    let findings = diagnose(&node, Known::default(), &Thresholds::default());
-    let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+    let (findings, now) = check(&mut tracker, &mut node, 1000);
     assert_eq!((now.faults.len(), now.left_out), (MAX_TRACKED, 1000 - u32::try_from(MAX_TRACKED).unwrap()));
     let judged = of_probe(&now, &findings, &restart_safety(&now.faults, now.left_out, &findings));
     assert!(
@@ -355,8 +346,7 @@ fn a_flood_is_bounded_and_counted() {
 
     // What is worse takes the place of a suspicion.
     node.kubelet_gone();
-    let findings = diagnose(&node, Known::default(), &Thresholds::default());
-    let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+    let (_, now) = check(&mut tracker, &mut node, 1000);
     assert_eq!((now.faults[0].kind, tracker.entries.len()), (Down, MAX_TRACKED));
 }
 
@@ -364,9 +354,7 @@ fn a_flood_is_bounded_and_counted() {
 fn nothing_is_said_of_containers_before_each_has_answered() {
     let mut watch = Watch::new(Node::healthy());
     let responsive = |watch: &mut Watch, second| {
-        watch.node.now = Duration::from_secs(second);
-        let findings = diagnose(&watch.node, watch.tracker.known(), &watch.thresholds);
-        let seen = watch.tracker.step(watch.node.now, Timestamp::UNIX_EPOCH, &findings, &watch.thresholds);
+        let (findings, seen) = check(&mut watch.tracker, &mut watch.node, second);
         let judged = of_probe(&seen, &findings, &restart_safety(&seen.faults, 0, &findings));
         judged.into_iter().find(|one| one.kind == ConditionType::ContainersResponsive).map(|one| one.status)
     };

@@ -3,24 +3,14 @@
 use std::time::Duration;
 
 use nrh_core::command::{OutcomeReason, OutcomeState};
-use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::plan::{BlockReason, Effect, Plan, SelfHealing};
 use nrh_core::policy::Step;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{
-    backing_off, cont, cordon, delete_pod, fault, hand_off, hung, kill, notify, plugin, policy, rule,
-};
+use crate::samples::{backing_off, cont, cordon, delete_pod, fault, hand_off, hung, kill, notify, plugin};
 use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, notification, reasons, says, secs};
-
-/// One node with a hung container, under a rule for that alone: none is for a probe that is silent.
-fn watched(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
-    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::HungContainer], steps)])], &["n1"]);
-    world.inject("n1", hung("log"), by);
-    world
-}
 
 /// So many passes, none of which asks for the next one at once.
 fn live_calmly(world: &mut World, passes: usize) -> Vec<Plan> {
@@ -35,12 +25,9 @@ fn live_calmly(world: &mut World, passes: usize) -> Vec<Plan> {
 
 #[test]
 fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.node("n1").job_starts = false;
-    world.run(secs(300));
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).without_jobs().ran(300);
     assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Succeeded);
+    let remediation = world.only_in(Phase::Succeeded);
     assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
     assert!(world.jobs.is_empty(), "the Job is taken away");
     assert!(world.nodes["n1"].command.is_none(), "the command is taken back");
@@ -50,31 +37,23 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
 /// A kubelet that shuts its node down, or has no room, fails the pod at once: nothing was touched, so nothing harsher follows on it.
 #[test]
 fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with_the_same_operation() {
-    let mut world = World::sick(plugin(), ClearedBy::Cont, &[cont(), kill(false)]);
-    world.node("n1").job_starts = false;
-    world.pass();
+    let mut world = World::sick(plugin(), ClearedBy::Cont, &[cont(), kill(false)]).without_jobs().passed(1);
     for (_, job) in world.jobs.values_mut() {
         (job.rejected, job.finished) = (Some("NodeShutdown".to_owned()), true);
     }
     world.pass_after(1);
     world.pass();
     assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
-    let step = world.step(0);
-    assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
-    world.run(secs(300));
-    let remediation = world.only_remediation();
-    assert_eq!(
-        (remediation.phase, remediation.steps.len(), remediation.steps[0].executor),
-        (Phase::Succeeded, 1, Executor::Probe)
-    );
+    let said = "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead";
+    assert_eq!(world.step(0).message, said);
+    let remediation = world.run_to(300, Phase::Succeeded);
+    assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
 }
 
 #[test]
 fn a_job_that_ended_without_a_result_times_out_since_its_result_may_still_arrive() {
-    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
-    world.node("n1").job_starts = false;
-    world.pass();
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]).without_jobs().passed(1);
     for (_, job) in world.jobs.values_mut() {
         (job.started, job.finished) = (true, true);
     }
@@ -115,8 +94,7 @@ fn a_command_that_was_never_answered_makes_room_for_the_next_one() {
     let command = world.nodes["n1"].command.clone().unwrap();
     assert!(command.operation_id.ends_with("-2"), "{command:?}");
     world.node("n1").probe_runs = true;
-    world.run(secs(60));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(60, Phase::Succeeded);
 }
 
 /// What comes back from an act, and how the record stands after it.
@@ -171,15 +149,10 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
         }
         says(&text.unwrap(), "was not executed: creating Job");
         let steps = &world.only_remediation().steps;
-        assert_eq!(
-            steps.iter().map(|step| step.step_index).collect::<Vec<_>>(),
-            [0, 0, 0, 2],
-            "never the harsher step"
-        );
-        assert_eq!(
-            steps[0].message,
-            "creating Job ".to_owned() + &steps[0].operation_id + " failed: not allowed here (403)"
-        );
+        let tried: Vec<_> = steps.iter().map(|step| step.step_index).collect();
+        assert_eq!(tried, [0, 0, 0, 2], "never the harsher step");
+        let refused = format!("creating Job {} failed: not allowed here (403)", steps[0].operation_id);
+        assert_eq!(steps[0].message, refused);
         let notified = steps[3].scheduled_at.duration_since(begin).as_secs();
         assert_eq!(notified, 3 * i64::try_from(wait).unwrap(), "three waits before people are notified");
         assert_eq!(world.phase(), Phase::Failed);
@@ -189,12 +162,11 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
 /// Every call for a step failed, by an error that is no refusal: a webhook that is down, say.
 #[test]
 fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
-    let mut stuck = World::under(&[delete_pod(), hand_off("Fix"), notify()], &["n1"]);
-    stuck.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let stuck = World::under(&[delete_pod(), hand_off("Fix"), notify()], &["n1"]);
     let worlds = [
         World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]),
         World::sick(plugin(), ClearedBy::Kill, &[hand_off("Fix"), kill(true), notify()]),
-        stuck,
+        stuck.with_pod(backing_off("n1", "agent-1")),
     ];
     for mut world in worlds {
         for _ in 0..400 {
@@ -227,9 +199,8 @@ fn the_note_about_a_step_whose_calls_all_failed_says_no_more_than_is_known() {
 /// The controller could not read the answer of the API server, which did what it was asked for.
 #[test]
 fn what_was_done_unseen_is_no_failed_call() {
-    let mut deleted = World::under(&[delete_pod(), notify()], &["n1"]);
-    deleted.node("n1").pods.push(backing_off("n1", "agent-1"));
-    deleted.schedule();
+    let deleted = World::under(&[delete_pod(), notify()], &["n1"]);
+    let mut deleted = deleted.with_pod(backing_off("n1", "agent-1")).scheduled();
     let mut successor = backing_off("n1", "agent-2");
     (successor.waiting, successor.ready) = (Vec::new(), true);
     deleted.node("n1").pods = vec![successor];
@@ -257,16 +228,13 @@ fn the_last_step_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.refuses = true;
     world.run(secs(600));
-    let remediation = world.only_remediation();
-    assert_eq!((remediation.phase, remediation.steps.len()), (Phase::Failed, 3), "every wait has an end");
+    assert_eq!((world.phase(), world.states().len()), (Phase::Failed, 3), "every wait has an end");
 }
 
 /// A node that tried and failed is no refusal: the object may have been touched.
 #[test]
 fn a_call_that_failed_on_the_node_costs_an_attempt() {
-    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
-    world.node("n1").job_starts = false;
-    world.pass();
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]).without_jobs().passed(1);
     world.jobs_end(OutcomeState::Failed, OutcomeReason::RequestFailed, "kill: not permitted");
     world.pass();
     assert_eq!(world.did(), [JOB_CONT, JOB_KILL]);
@@ -275,14 +243,10 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
 
 #[test]
 fn no_answer_ends_the_attempt() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.node("n1").job_starts = false;
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).without_jobs().passed(1);
     // Switched off after the command was given: nobody takes it up.
     world.heartbeat("n1").actions_enabled = false;
-    world.run(secs(600));
-    let remediation = world.only_remediation();
-    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
+    assert_eq!(world.run_to(600, Phase::Failed).steps[0].state, StepState::TimedOut);
     assert!(world.jobs.is_empty());
 }
 
@@ -295,8 +259,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
         (OutcomeReason::KubeletBusy, vec![0, 0, 0, 0, 0, 2]),
         (OutcomeReason::AlreadyRebooted, vec![0, 0, 0, 0, 0, 2]),
     ] {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-        world.node("n1").job_starts = false;
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).without_jobs();
         for _ in 0..400 {
             world.pass();
             world.jobs_end(OutcomeState::Refused, reason, "not now");
@@ -313,8 +276,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
 
 #[test]
 fn what_another_start_has_claimed_ends_with_the_answer_of_that_start() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).passed(1);
     let id = world.step(0).operation_id.clone();
     world.node("n1").claimed.insert(id, None);
     world.wait(10, 5);
@@ -335,8 +297,7 @@ fn what_another_start_has_claimed_ends_with_the_answer_of_that_start() {
 
 #[test]
 fn of_two_answers_the_one_that_acted_counts() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.pass();
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).passed(1);
     let id = world.step(0).operation_id.clone();
     let acted = (OutcomeState::Done, OutcomeReason::Executed);
     for (job, agent) in [
@@ -345,10 +306,10 @@ fn of_two_answers_the_one_that_acted_counts() {
         (acted, (OutcomeState::Failed, OutcomeReason::RequestFailed)),
     ] {
         let answer = |(state, reason)| Some(world.answer(&id, state, reason, ""));
-        let mut snapshot = world.snapshot();
-        snapshot.jobs.get_mut(&id).unwrap().outcome = answer(job);
-        snapshot.reports.get_mut("n1").unwrap().agent = answer(agent);
-        let plan = plan(&snapshot, &world.settings);
+        let plan = world.plan_with(|snapshot| {
+            snapshot.jobs.get_mut(&id).unwrap().outcome = answer(job);
+            snapshot.reports.get_mut("n1").unwrap().agent = answer(agent);
+        });
         let Some(Effect::WriteRemediation(remediation)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
         assert_eq!((remediation.phase, remediation.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Executed)));
     }
@@ -356,14 +317,12 @@ fn of_two_answers_the_one_that_acted_counts() {
 
 #[test]
 fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).passed(1);
     world.pass_after(5);
     let executed_at = world.step(0).executed_at.unwrap();
     world.now = world.now.checked_add(secs(10)).unwrap();
-    let mut early = world.snapshot();
-    early.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = secs(11);
-    let waiting = plan(&early, &world.settings);
+    world.heartbeat("n1").arrived = secs(11);
+    let waiting = world.plan();
     assert!(waiting.effects.is_empty(), "a report from before the act is no cure: {:?}", waiting.effects);
     assert!(waiting.nodes["n1"].check_sequence, "a new one is asked for");
 
@@ -385,8 +344,7 @@ fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
 
 #[test]
 fn a_full_report_may_have_left_the_fault_out() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).passed(1);
     world.pass_after(5);
     for i in 0..MAX_FAULTS {
         let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
@@ -397,8 +355,7 @@ fn a_full_report_may_have_left_the_fault_out() {
     assert_eq!(world.phase(), Phase::Verifying);
     world.node("n1").sick.pop();
     world.tick(secs(5));
-    world.run(secs(20));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(20, Phase::Succeeded);
 }
 
 #[test]
@@ -418,9 +375,7 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
 
 #[test]
 fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
-    world.node("n1").job_starts = false;
-    world.passes(2);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]).without_jobs().passed(2);
     world.jobs_end(OutcomeState::Refused, OutcomeReason::CheckFailed, "not now");
     world.node("n1").probe_runs = false;
     live_calmly(&mut world, 360);
@@ -433,7 +388,7 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
 fn people_are_told_without_a_fresh_check_after_a_while_and_not_before() {
     // Nobody knows when a check was that no watch has brought; or the probe is always a little late.
     for checked in [secs(86_400), secs(60)] {
-        let mut world = watched(None, &[cont(), notify()]);
+        let mut world = World::alone(hung("log"), None, &[cont(), notify()]);
         world.live(10, 5);
         world.node("n1").checked = checked;
         world.until(secs(600), "failed", |world| world.step(0).state == StepState::Failed);
@@ -444,17 +399,12 @@ fn people_are_told_without_a_fresh_check_after_a_while_and_not_before() {
 
 #[test]
 fn without_a_ledger_no_step_is_used_up() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-    world.schedule();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).scheduled();
     let ledger = world.ledger.take();
     for _ in 0..240 {
         let plan = world.pass();
-        let waits = [BlockReason::LedgerUnavailable, BlockReason::Cooldown];
-        assert!(
-            reasons(&plan).iter().all(|reason| waits.contains(reason)) && !plan.blocked.is_empty(),
-            "{:?}",
-            plan.blocked
-        );
+        let waits = |why: &BlockReason| [BlockReason::LedgerUnavailable, BlockReason::Cooldown].contains(why);
+        assert!(reasons(&plan).iter().all(waits) && !plan.blocked.is_empty(), "{:?}", plan.blocked);
         world.tick(secs(5));
     }
     world.ledger = ledger;
@@ -466,8 +416,7 @@ fn without_a_ledger_no_step_is_used_up() {
 /// Its slot is stored.
 #[test]
 fn a_step_that_waits_for_the_admission_policies_ends_with_their_message() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-    world.schedule();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).scheduled();
     world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
     world.wait(48, 5);
     let step = world.step(0);
@@ -480,8 +429,7 @@ fn a_step_that_waits_for_the_admission_policies_ends_with_their_message() {
 #[test]
 fn people_are_told_when_the_probe_falls_silent_before_they_were() {
     for is_told_first in [false, true] {
-        let mut world = watched(None, &[cont(), notify()]);
-        world.pass();
+        let mut world = World::alone(hung("log"), None, &[cont(), notify()]).passed(1);
         if is_told_first {
             world.run(secs(900));
         }
@@ -501,8 +449,7 @@ fn a_silence_uses_up_no_step_and_what_it_left_undone_follows_once_the_probe_repo
         (280, vec![JOB_CONT], vec![Phase::Succeeded]),
         (900, vec!["notify", JOB_CONT], vec![Phase::Failed, Phase::Succeeded]),
     ] {
-        let mut world = watched(ClearedBy::Cont, &[cont(), kill(true), notify()]);
-        world.schedule();
+        let mut world = World::alone(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).scheduled();
         let fresh = std::mem::replace(&mut world.node("n1").checked, secs(60));
         world.node("n1").send();
         world.node("n1").probe_runs = false;
@@ -524,8 +471,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
     };
     let disabled: Change = |world, is| world.heartbeat("n1").actions_enabled = !is;
     for (change, notified) in [(clearing, vec![]), (disabled, vec!["notify"])] {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-        world.schedule();
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).scheduled();
         change(&mut world, true);
         world.node("n1").send();
         let mut forever = world.clone();
@@ -550,8 +496,7 @@ fn what_nobody_may_try_for_a_while_uses_up_no_step() {
 
 #[test]
 fn a_cordon_that_was_taken_back_is_no_try() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]).passed(1);
     world.heartbeat("n1").actions_enabled = false;
     world.live(240, 5);
     assert_eq!(world.did(), ["cordon", "uncordon"], "{:?}", world.remediations);
@@ -563,7 +508,7 @@ fn a_cordon_that_was_taken_back_is_no_try() {
 
 #[test]
 fn what_was_executed_before_a_silence_and_did_not_help_waits_for_an_hour() {
-    let mut world = watched(None, &[cont(), kill(true), notify()]);
+    let mut world = World::alone(hung("log"), None, &[cont(), kill(true), notify()]);
     world.until(secs(600), "executed", |world| {
         world.remediations.values().any(|one| one.steps[0].executed_at.is_some())
     });

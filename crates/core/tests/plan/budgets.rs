@@ -4,21 +4,20 @@ use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::matching::{Match, MatchContext};
-use nrh_core::plan::{BlockReason, Effect, SelfHealing};
+use nrh_core::plan::{BlockReason, Effect, Plan, SelfHealing};
 use nrh_core::policy::{Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{clean_up, cont, cordon, fault, hung, kill, names, notify, plugin, policy, rule};
-use crate::world::{Chaos, ClearedBy, JOB_CONT, World, acts, reasons, secs, written};
+use crate::world::{Chaos, ClearedBy, JOB_CONT, World, acts, blocked_for, reasons, secs, stored, written};
 
 #[test]
 fn one_policy_repairs_a_node_and_overlaps_are_told() {
     let rules = [rule("r", &FaultType::ALL, &[cont()])];
     let (mut high, low) = (policy("z-high", &rules), policy("a-low", &rules));
     high.priority = 10;
-    let mut world = World::new(&[low, high], &["n1"]);
-    world.inject("n1", hung("log"), ClearedBy::Cont);
+    let mut world = World::new(&[low, high], &["n1"]).ill(hung("log"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
     assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("z-high"));
@@ -51,8 +50,7 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
         let is_for = |fault| rule.matches(fault, &MatchContext::default()) == Match::Yes;
         assert_eq!((is_for(&of_pod), is_for(&of_none)), expected, "{only:?} {except:?}");
     }
-    let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
-    world.inject("n1", of_pod, ClearedBy::Cont);
+    let world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]).ill(of_pod, ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(reasons(&plan), [BlockReason::NoRule]);
     assert!(plan.blocked[0].message.contains("of kube-system/log"), "{}", plan.blocked[0].message);
@@ -66,8 +64,7 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
         rule.namespaces = Namespaces { only: vec![namespace.to_owned()], except: Vec::new() };
         let mut policy = policy("p", &[rule, self::rule("plugin", &[FaultType::NetworkPluginHung], &[cont()])]);
         policy.limits.max_unhealthy = Amount::Count(1);
-        let mut world = World::new(&[policy], &["n1", "n2", "n3"]);
-        world.inject("n1", plugin(), ClearedBy::Cont);
+        let mut world = World::new(&[policy], &["n1", "n2", "n3"]).ill(plugin(), ClearedBy::Cont);
         for node in ["n2", "n3"] {
             world.inject(node, hung("log"), ClearedBy::Cont);
         }
@@ -83,8 +80,7 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
 fn policies_for_different_faults_share_a_node_one_after_the_other() {
     let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
     let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
-    let mut world = World::new(&[net, tasks], &["n1"]);
-    world.inject("n1", hung("log"), ClearedBy::Cont);
+    let mut world = World::new(&[net, tasks], &["n1"]).ill(hung("log"), ClearedBy::Cont);
     world.inject("n1", plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::LowerUrgency]));
@@ -112,9 +108,7 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
 fn a_fault_that_no_policy_has_a_rule_for_is_for_none_of_them() {
     let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
     let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
-    let mut world = World::new(&[net, tasks], &["n1"]);
-    world.inject("n1", hung("log"), None);
-    world.pass();
+    let mut world = World::new(&[net, tasks], &["n1"]).ill(hung("log"), None).passed(1);
     world.inject("n1", fault(FaultType::LeakedShim, "x"), None);
     let plan = world.pass();
     assert_eq!(world.only_remediation().policy, "tasks");
@@ -169,10 +163,9 @@ fn begun(world: &World) -> Vec<String> {
 fn each_zone_has_a_budget_of_its_own() {
     let mut world = in_zones(Amount::Count(1));
     assert_eq!(begun(&world), ["a1", "b1", "c1"]);
-    let blocked = world.pass().blocked;
-    let told: Vec<&str> =
-        blocked.iter().filter(|h| h.reason == BlockReason::TopologyLimit).map(|h| h.node.as_str()).collect();
-    assert_eq!(told, ["a2", "a3", "c2"]);
+    let plan = world.pass();
+    assert_eq!(blocked_for(&plan, BlockReason::TopologyLimit), ["a2", "a3", "c2"]);
+    let blocked = plan.blocked;
     assert!(blocked.iter().any(|h| h.message.contains("has 1 of 1 remediations on nodes with zone=a")), "{blocked:#?}");
     assert!(blocked.iter().any(|h| h.message.contains("on nodes without label zone")), "{blocked:#?}");
     world.run(secs(600));
@@ -199,18 +192,9 @@ fn with_orphans(most: u32) -> World {
 
 #[test]
 fn some_kinds_of_fault_have_a_budget_of_their_own() {
-    let mut world = with_orphans(1);
-    assert_eq!(begun(&world), ["a1", "b1"]);
-    let blocked = world.pass().blocked;
-    let told: Vec<&str> =
-        blocked.iter().filter(|h| h.reason == BlockReason::FaultLimit).map(|h| h.node.as_str()).collect();
-    assert_eq!(told, ["a2", "a3"]);
-    let said = "policy p has 1 of 1 remediations for OrphanContainer or LeakedShim (limits.perFault)";
-    assert!(blocked.iter().any(|h| h.message.contains(said)), "{blocked:#?}");
-    world.run(secs(600));
-    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
-    assert_eq!(begun(&with_orphans(0)), ["b1"]);
-    assert_eq!(begun(&with_orphans(2)), ["a1", "a2", "b1"]);
+    for (most, expected) in [(0, vec!["b1"]), (1, vec!["a1", "b1"]), (2, vec!["a1", "a2", "b1"])] {
+        assert_eq!(begun(&with_orphans(most)), expected);
+    }
 }
 
 #[test]
@@ -220,8 +204,7 @@ fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_remediation_but_the_other_fau
     world.inject("a1", fault(FaultType::LeakedShim, "y"), ClearedBy::CleanupOrphans);
     world.pass();
     world.inject("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
-    let blocked = world.pass().blocked;
-    assert!(blocked.iter().any(|h| h.node == "b1" && h.reason == BlockReason::FaultLimit), "{blocked:#?}");
+    assert!(blocked_for(&world.pass(), BlockReason::FaultLimit).contains(&"b1"));
     let kinds = |world: &World, node: &str| {
         let open = world.remediations.values().find(|remediation| remediation.node == node && remediation.is_open());
         open.map(|remediation| remediation.kinds().len())
@@ -236,8 +219,7 @@ fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_remediation_but_the_other_fau
 fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_not_before() {
     let mut world = with_orphans(1);
     for node in ["a1", "a2", "a3"] {
-        world.node(node).sick.clear();
-        world.node(node).send();
+        world.recover(node);
     }
     world.pass();
     world.inject("b1", fault(FaultType::OrphanContainer, "z"), ClearedBy::CleanupOrphans);
@@ -247,51 +229,44 @@ fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_
     assert!(blocked.iter().any(|h| h.message.contains("noted in the ledger before it is dealt with")), "{blocked:#?}");
     assert_eq!((kinds(&world).len(), noted(&world).len()), (1, 2));
     // Whoever leads now, and sees the remediation as it is: the one place is taken.
-    let mut snapshot = world.snapshot();
     let mut other = world.clone();
     other.inject("a1", fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
-    snapshot.reports.clone_from(&other.snapshot().reports);
-    let plan = plan(&snapshot, &world.settings);
-    assert!(plan.blocked.iter().any(|h| h.node == "a1" && h.reason == BlockReason::FaultLimit), "{:#?}", plan.blocked);
+    assert!(blocked_for(&other.plan(), BlockReason::FaultLimit).contains(&"a1"));
     world.pass();
     assert_eq!(kinds(&world).len(), 2);
 }
 
-#[test]
-fn a_remediation_that_nobody_can_see_may_be_for_any_kind() {
-    let mut world = with_orphans(1);
+/// Decides and does it; then what is decided by a leader that sees only the ledger of it, and for which these nodes are gone.
+pub fn decided_unseen(world: &mut World, gone: &[&str]) -> Plan {
     let mut snapshot = world.snapshot();
     world.pass();
     snapshot.ledger.clone_from(&world.ledger);
-    for node in ["a1", "b1"] {
-        snapshot.nodes.remove(node);
-        snapshot.reports.remove(node);
+    for node in gone {
+        snapshot.nodes.remove(*node);
+        snapshot.reports.remove(*node);
     }
-    assert!(acts(&plan(&snapshot, &world.settings)).is_empty(), "begun beside what nobody can see");
+    plan(&snapshot, &world.settings)
+}
+
+#[test]
+fn a_remediation_that_nobody_can_see_may_be_for_any_kind() {
+    let plan = decided_unseen(&mut with_orphans(1), &["a1", "b1"]);
+    assert_eq!(acts(&plan), [], "begun beside what nobody can see");
 }
 
 #[test]
 fn a_remediation_whose_node_is_gone_counts_in_every_zone() {
-    let mut world = in_zones(Amount::Count(1));
-    let mut snapshot = world.snapshot();
-    world.pass();
-    snapshot.ledger.clone_from(&world.ledger);
-    // Nobody sees them yet, and one of the nodes was removed.
-    snapshot.nodes.remove("b1");
-    snapshot.reports.remove("b1");
-    let plan = plan(&snapshot, &world.settings);
-    assert!(acts(&plan).is_empty(), "nor is one made again that holds a slot already: {:?}", acts(&plan));
-    let of_zones = |node: &str| plan.blocked.iter().any(|h| h.node == node && h.reason == BlockReason::TopologyLimit);
-    assert!(of_zones("a1") && of_zones("c1"), "{:?}", plan.blocked);
+    let plan = decided_unseen(&mut in_zones(Amount::Count(1)), &["b1"]);
+    assert_eq!(acts(&plan), [], "nor is one made again that holds a slot already");
+    let of_zones = blocked_for(&plan, BlockReason::TopologyLimit);
+    assert!(of_zones.contains(&"a1") && of_zones.contains(&"c1"), "{:?}", plan.blocked);
 }
 
 /// Told in openshift/machine-api-operator #902.
 #[test]
 fn unhealthy_counts_what_the_design_says() {
-    let mut world = World::new(
-        &[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])])],
-        &["a", "b", "c", "d", "e", "f"],
-    );
+    let rules = [rule("r", &[FaultType::HungContainer], &[cont()])];
+    let mut world = World::new(&[policy("p", &rules)], &["a", "b", "c", "d", "e", "f"]);
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.node("b").view.ready = TriState::Unknown;
@@ -299,12 +274,9 @@ fn unhealthy_counts_what_the_design_says() {
     world.node("d").report.heartbeat = None; // never reported: unknown
     world.heartbeat("e").arrived = secs(60); // silent
     world.node("f").view.deleting = true; // not in the denominator
-    let status_view = &world.plan().policies["p"];
-    assert_eq!(
-        (status_view.selected, status_view.unhealthy, status_view.unknown, status_view.max_unhealthy),
-        (5, 3, 1, 2)
-    );
-    assert_eq!(status_view.blocked.as_ref().unwrap().0, BlockReason::MaxUnhealthyExceeded);
+    let told = &world.plan().policies["p"];
+    assert_eq!((told.selected, told.unhealthy, told.unknown, told.max_unhealthy), (5, 3, 1, 2));
+    assert_eq!(told.blocked.as_ref().unwrap().0, BlockReason::MaxUnhealthyExceeded);
     assert!(acts(&world.plan()).is_empty());
 }
 
@@ -363,8 +335,7 @@ fn history_is_kept_within_limit_and_time() {
 
 #[test]
 fn after_a_limit_is_lowered_the_oldest_go_first() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.run(secs(300));
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).ran(300);
     let record = world.only_remediation().clone();
     for number in 0..150 {
         let mut older = record.clone();
@@ -385,8 +356,7 @@ fn after_a_limit_is_lowered_the_oldest_go_first() {
 /// Told in NVIDIA/NVSentinel #1451.
 #[test]
 fn names_are_never_used_again() {
-    let mut world = World::sick(plugin(), None, &[cont()]);
-    world.run(secs(900));
+    let mut world = World::sick(plugin(), None, &[cont()]).ran(900);
     world.tick(secs(3_600));
     world.run(secs(900));
     let names: Vec<String> = world.remediations.keys().cloned().collect();
@@ -401,17 +371,13 @@ fn names_are_never_used_again() {
     world.policies[0].suspend = true;
     world.policies[0].history.limit = 0;
     world.run(secs(60));
-    assert_eq!(
-        world.remediations.len(),
-        1,
-        "the newest one stays while its fault is there: its name must not come again"
-    );
+    // The newest one stays while its fault is there: its name must not come again.
+    assert_eq!(world.remediations.len(), 1);
 }
 
 #[test]
 fn a_node_whose_remediation_does_not_show_gets_no_second_one() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).passed(1);
     world.remediations.clear();
     world.node("n1").sick.clear();
     world.inject("n1", hung("other"), ClearedBy::Cont);
@@ -506,8 +472,7 @@ fn a_remediation_that_was_begun_gets_its_slot_whatever_the_limit() {
     world.ledger = Some(nrh_core::snapshot::Ledger::default());
     world.pass();
     assert_eq!(world.slots().len(), 1);
-    world.run(secs(600));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(600, Phase::Succeeded);
 }
 
 #[test]
@@ -531,10 +496,9 @@ fn slots_without_a_visible_remediation_wait_for_the_cache() {
 #[test]
 fn a_decision_from_a_stale_cache_meets_its_own_remediation() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let stale = world.snapshot();
+    let mut late = world.snapshot();
     world.pass();
     let name = world.only_remediation().name.clone();
-    let mut late = stale;
     late.ledger.clone_from(&world.ledger);
     // Its slot is held from before, and that is said anew only now and then.
     for (after, said) in [(7, None), (40, Some(1))] {
@@ -542,16 +506,14 @@ fn a_decision_from_a_stale_cache_meets_its_own_remediation() {
         let plan = plan(&late, &world.settings);
         let created: Vec<_> = written(&plan).iter().map(|written| &written.name).collect();
         assert_eq!(created, [&name], "the API server refuses the second one");
-        let slots =
-            plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
+        let slots = stored(&plan).map(|ledger| ledger.slots.len());
         assert_eq!(slots, said, "and its slot is not spent twice, after {after} s");
     }
 }
 
 #[test]
 fn one_node_is_acted_on_only_so_often() {
-    let faults = [FaultType::HungContainer];
-    let mut few = policy("p", &[rule("r", &faults, &[cont(), kill(true), notify()])]);
+    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont(), kill(true), notify()])]);
     few.limits.per_node = NodeLimit { max_actions: 3, window: secs(7200) };
     let mut world = World::new(&[few], &["n1", "n2"]);
     for number in 0..5 {
@@ -560,14 +522,12 @@ fn one_node_is_acted_on_only_so_often() {
     }
     let executed = world.did().iter().filter(|did| did.starts_with("job")).count();
     assert_eq!(executed, 3, "and nothing harsher in its place: {:?}", world.did());
-    let plan = world.plan();
-    let blocked: Vec<&str> = plan
-        .blocked
-        .iter()
-        .filter(|blocked| blocked.reason == BlockReason::NodeLimit)
-        .map(|blocked| blocked.message.as_str())
-        .collect();
-    assert!(blocked.iter().any(|message| message.contains("got 3 actions within 120 min")), "{blocked:?}");
+    let blocked = world.plan().blocked;
+    let said = "got 3 actions within 120 min";
+    assert!(
+        blocked.iter().any(|one| one.reason == BlockReason::NodeLimit && one.message.contains(said)),
+        "{blocked:?}"
+    );
     // Another node is another matter, and after the time this one is free again, longer than anything else is remembered.
     world.inject("n2", hung("c"), ClearedBy::Cont);
     world.run(secs(60));
@@ -578,11 +538,8 @@ fn one_node_is_acted_on_only_so_often() {
 
 #[test]
 fn an_act_that_failed_on_the_node_counts_as_one() {
-    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont(), kill(true)])]);
-    few.limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
-    let mut world = World::new(&[few], &["n1"]);
-    world.inject("n1", hung("log"), ClearedBy::Kill);
-    world.node("n1").job_starts = false;
+    let mut world = World::alone(hung("log"), ClearedBy::Kill, &[cont(), kill(true)]).without_jobs();
+    world.policies[0].limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
     world.pass();
     world.jobs_end(OutcomeState::Failed, OutcomeReason::RequestFailed, "signalled, and still in state D");
     world.pass();
@@ -593,10 +550,9 @@ fn an_act_that_failed_on_the_node_counts_as_one() {
 
 #[test]
 fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
-    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
-    few.limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
-    let mut world = World::new(&[few], &["n1"]);
-    for number in 0..6 {
+    let mut world = World::alone(hung("c0"), ClearedBy::Cont, &[cont()]);
+    world.policies[0].limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
+    for number in 1..6 {
         world.inject("n1", hung(&format!("c{number}")), ClearedBy::Cont);
     }
     let began = world.now;
@@ -612,7 +568,6 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
     let names = names(100);
     let mut wide = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
     wide.limits.max_in_flight = Amount::Count(90);
-    wide.limits.max_unhealthy = Amount::Percent(100);
     wide.limits.storm.min_nodes = Amount::Count(1_000);
     let mut world = World::new(&[wide], &names);
     world.ceiling = 1_000;
@@ -633,15 +588,13 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
 #[test]
 fn a_slot_of_before_is_used_where_it_has_room_by_the_fleet_as_it_is() {
     let mut world = World::under(&[cont()], &["n1", "n2", "n3", "n4"]);
-    let limits = &mut world.policies[0].limits;
-    (limits.max_in_flight, limits.max_unhealthy) = (Amount::Percent(50), Amount::Percent(100));
+    world.policies[0].limits.max_in_flight = Amount::Percent(50);
     for node in ["n1", "n2"] {
         world.inject(node, hung("log"), ClearedBy::Cont);
     }
     // Both slots are stored, and only one of the remediations is.
     world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });
-    let slots = |world: &World| world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
-    assert_eq!((world.remediations.len(), slots(&world)), (1, 2));
+    assert_eq!((world.remediations.len(), world.slots().len()), (1, 2));
     world.nodes.remove("n4");
     world.pass();
     assert_eq!(world.remediations.len(), 1, "half of three is one");

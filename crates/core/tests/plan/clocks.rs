@@ -1,7 +1,6 @@
 //! Clocks that are set: what was recorded ahead of the clock is waited for no longer than what is recorded now.
 
 use jiff::SignedDuration;
-use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::Effect;
 use nrh_core::policy::ActionType;
@@ -18,27 +17,19 @@ const BACK: [SignedDuration; 2] = [SignedDuration::from_hours(2), SignedDuration
 #[test]
 fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
     for back in BACK {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
-        world.pass();
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]).passed(1);
         assert_eq!(world.did(), [JOB_CONT]);
         world.now -= back;
-        world.run(secs(120));
-        let remediation = world.only_remediation();
-        assert_eq!(
-            (remediation.phase, world.did().len()),
-            (Phase::Succeeded, 1),
-            "set back by {back:#}: {}",
-            remediation.message
-        );
-        assert!(remediation.steps[0].executed_at.unwrap() <= world.now && remediation.started_at <= world.now);
+        world.run_to(120, Phase::Succeeded);
+        assert_eq!(world.did(), [JOB_CONT], "set back by {back:#}");
+        assert!(world.step(0).executed_at.unwrap() <= world.now && world.only_remediation().started_at <= world.now);
     }
 }
 
 #[test]
 fn a_step_of_tomorrow_that_has_not_resolved_is_followed_in_its_time() {
     for back in BACK {
-        let mut world = World::sick(hung("log"), None, &[cont(), notify()]);
-        world.run(secs(20));
+        let mut world = World::sick(hung("log"), None, &[cont(), notify()]).ran(20);
         assert_eq!(world.step(0).state, StepState::Verifying);
         world.now -= back;
         world.run(cont().timeout + secs(60));
@@ -53,16 +44,13 @@ const WHY: &str = "two clocks differ";
 #[test]
 fn while_nobody_knows_the_time_nothing_starts_and_nothing_ends() {
     let rules = [rule("r", &[FaultType::HungContainer], &[cont(), kill(false)])];
-    let mut world = World::new(&[policy("p", &rules)], &["n1", "n2"]);
-    world.inject("n1", hung("log"), None);
-    world.run(secs(20));
+    let mut world = World::new(&[policy("p", &rules)], &["n1", "n2"]).ill(hung("log"), None).ran(20);
     assert_eq!(world.step(0).state, StepState::Verifying);
     world.inject("n2", hung("log"), None);
     world.now += SignedDuration::from_mins(10);
-    let mut snapshot = world.snapshot();
-    assert_ne!(plan(&snapshot, &world.settings).effects, []);
-    snapshot.clock_disputed = Some(WHY.to_owned());
-    let held = plan(&snapshot, &world.settings);
+    assert_ne!(world.plan().effects, []);
+    world.clock_disputed = Some(WHY.to_owned());
+    let held = world.plan();
     assert_eq!(held.effects, []);
     let shown: Vec<&str> = held.blocked.iter().filter(|one| one.message == WHY).map(|one| one.node.as_str()).collect();
     assert_eq!(shown, ["n1", "n2"], "{:?}", held.blocked);
@@ -114,18 +102,16 @@ fn while_nobody_knows_the_time_nothing_is_rewritten_withdrawn_or_deleted() {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         begin(&mut world);
         world.now += by;
-        let mut snapshot = world.snapshot();
-        let done = plan(&snapshot, &world.settings).effects;
+        let done = world.plan().effects;
         assert!(done.iter().any(is_such), "case {number}: {done:?}");
-        snapshot.clock_disputed = Some(WHY.to_owned());
-        assert_eq!(plan(&snapshot, &world.settings).effects, [], "case {number}");
+        world.clock_disputed = Some(WHY.to_owned());
+        assert_eq!(world.plan().effects, [], "case {number}");
     }
 }
 
 #[test]
 fn while_nobody_knows_the_time_an_open_record_is_shown_with_its_own_times() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.schedule();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).scheduled();
     world.clock_disputed = Some(WHY.to_owned());
     let shown = |world: &World| world.plan().nodes["n1"].activity.clone();
     let before = shown(&world);
@@ -141,10 +127,9 @@ fn while_nobody_knows_the_time_the_note_of_a_persons_stop_stays() {
     let note = Some(CancelledRemediation { remediation, message, at: world.now });
     world.node("n1").report.stopped.clone_from(&note);
     world.now += SignedDuration::from_hours(24);
-    let mut snapshot = world.snapshot();
-    assert_eq!(plan(&snapshot, &world.settings).nodes["n1"].stopped, None);
-    snapshot.clock_disputed = Some(WHY.to_owned());
-    assert_eq!(plan(&snapshot, &world.settings).nodes["n1"].stopped, note);
+    assert_eq!(world.plan().nodes["n1"].stopped, None);
+    world.clock_disputed = Some(WHY.to_owned());
+    assert_eq!(world.plan().nodes["n1"].stopped, note);
 }
 
 #[test]

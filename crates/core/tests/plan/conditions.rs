@@ -7,7 +7,7 @@ use nrh_core::action::{Restart, ThawCgroup};
 use nrh_core::external_condition::{ConditionMatcher, ExternalCondition};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Health};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Rule};
 use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::TriState;
 use nrh_testbed_matrix::{Seen, Way};
@@ -29,7 +29,7 @@ fn asks(name: &str, reasons: &[&str], steps: &[nrh_core::policy::Step]) -> Rule 
 }
 
 fn world(rules: &[Rule]) -> World {
-    World::new(&[policy("p", rules)], &["n1"])
+    World::with_rules(rules)
 }
 
 /// A rule that tells of it once it has stood for so long.
@@ -59,10 +59,8 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
     world.node("n1").view.labels.insert("pool".into(), "a".into());
     assert_eq!(kinds(&world), [FaultType::NodeCondition]);
     let status_view = &world.plan().nodes["n1"];
-    assert_eq!(
-        (status_view.health, status_view.top_fault.as_str()),
-        (Health::Unhealthy, "NodeCondition: condition KernelDeadlock=True")
-    );
+    assert_eq!(status_view.health, Health::Unhealthy);
+    assert_eq!(status_view.top_fault, "NodeCondition: condition KernelDeadlock=True");
     let fault = &status_view.cluster_faults[0];
     assert_eq!(fault.message, "condition KernelDeadlock of the Node is True (DockerHung): task docker blocked");
     let remedy = &status_view.assigned_rules[&fault.id];
@@ -84,25 +82,9 @@ fn the_node_is_cordoned_until_the_condition_is_gone() {
     world.pass();
     assert_eq!(world.only_remediation().faults[0].state, Resolution::Open);
     world.tick(secs(5));
-    world.run(secs(60));
-    let remediation = world.only_remediation();
-    assert_eq!(
-        (remediation.phase, remediation.faults[0].state),
-        (Phase::Succeeded, Resolution::Resolved),
-        "{}",
-        remediation.message
-    );
+    assert_eq!(world.run_to(60, Phase::Succeeded).faults[0].state, Resolution::Resolved);
     assert_eq!(world.did(), ["cordon", "uncordon"]);
     assert_eq!(world.plan().nodes["n1"].health, Health::Healthy);
-}
-
-#[test]
-fn when_it_stays_people_are_told_and_nothing_is_begun_again() {
-    let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
-    write(&mut world, "n1", "True", "DockerHung");
-    let plans = world.run(secs(600));
-    assert_eq!((world.did(), world.phase()), (vec!["cordon", "notify", "uncordon"], Phase::Failed));
-    assert_eq!(reasons(plans.last().unwrap()), [BlockReason::RecentlyFailed]);
 }
 
 /// Told in aws/eks-node-monitoring-agent #39.
@@ -118,10 +100,8 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
     world.live(3, 600);
     write(&mut world, "n1", "True", "DockerHung");
     let plan = world.pass();
-    assert_eq!(
-        (reasons(&plan), plan.next.map(|next| next <= secs(600))),
-        (vec![BlockReason::MinDurationNotReached], Some(true))
-    );
+    assert_eq!(reasons(&plan), [BlockReason::MinDurationNotReached]);
+    assert!(plan.next.is_some_and(|next| next <= secs(600)));
     world.tick(secs(300));
     // Back and forth between reasons that the rule names: the clock goes on.
     for reason in ["TaskHung", "DockerHung", "TaskHung"] {
@@ -132,18 +112,6 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
     assert_eq!(world.did(), Vec::<&str>::new());
     world.pass_after(35);
     assert_eq!(world.did(), ["notify"]);
-}
-
-#[test]
-fn gone_for_a_moment_it_is_counted_from_anew() {
-    let mut world = patient(secs(60));
-    for status in ["True", "False", "True"] {
-        write(&mut world, "n1", status, "r");
-        world.pass();
-        world.tick(secs(50));
-    }
-    assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
-    assert_eq!(acts(&world.pass_after(15)).len(), 1);
 }
 
 /// Asks for the condition in each of these statuses.
@@ -176,12 +144,8 @@ fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
     for status in ["Unknown", "False", "Unknown"] {
         write(&mut world, "n1", status, "r");
         world.run(secs(60));
-        let remediation = world.only_remediation();
-        assert_eq!(
-            (remediation.faults.len(), remediation.faults[0].state),
-            (1, Resolution::Open),
-            "{status}: {remediation:?}"
-        );
+        let states: Vec<_> = world.only_remediation().faults.iter().map(|fault| fault.state).collect();
+        assert_eq!(states, [Resolution::Open], "{status}: {:?}", world.only_remediation());
     }
     write(&mut world, "n1", "True", "r");
     world.run(secs(60));
@@ -217,10 +181,8 @@ fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
     world.policies.push(trial);
     world.run(secs(60));
     let remediation = world.remediations.values().find(|remediation| remediation.mode == Mode::Enforce).unwrap();
-    assert!(
-        remediation.faults.iter().all(|fault| fault.state != Resolution::Resolved),
-        "it still stands: {remediation:?}"
-    );
+    let mut states = remediation.faults.iter().map(|fault| fault.state);
+    assert!(states.all(|state| state != Resolution::Resolved), "it still stands: {remediation:?}");
 }
 
 fn set(world: &mut World, is_there: bool) {
@@ -317,7 +279,7 @@ fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stop
     assert_eq!(world.only_remediation().faults[0].state, Resolution::Resolved, "{:?}", world.only_remediation());
     // A second rule keeps the fault there: the first one's next step is not taken for its reason.
     let rules = [asks("r", &["DockerHung"], &[cordon(), notify()]), asks("s", &["Other"], &[notify()])];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    let mut world = World::with_rules(&rules);
     write(&mut world, "n1", "True", "DockerHung");
     world.pass();
     assert_eq!(world.did(), ["cordon"]);
@@ -367,7 +329,7 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
 /// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
 #[test]
 fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
-    let restart = |daemon| step(restart(daemon, Restart { skip_safety_check: true, ..Restart::default() }));
+    let restart = |daemon| restart(daemon, Restart { skip_safety_check: true, ..Restart::default() });
     let steps = [
         cont(),
         delete_pod(),
@@ -386,17 +348,15 @@ fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
         let mut world = world(&[asks("r", &[], &[cordon(), one, notify()])]);
         write(&mut world, "n1", "True", "r");
         world.run(secs(7200));
-        assert_eq!(world.did()[0], "notify", "{kind:?}");
-        assert!(world.did().iter().all(|did| *did == "notify"), "{kind:?}: {:?}", world.did());
+        let did = world.did();
+        assert!(!did.is_empty() && did.iter().all(|did| *did == "notify"), "{kind:?}: {did:?}");
     }
 }
 
 #[test]
 fn what_hangs_on_the_node_is_resolved_beside_it() {
-    let policies: Vec<Policy> =
-        vec![policy("p", &[asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])])];
-    let mut world = World::new(&policies, &["n1"]);
-    world.inject("n1", hung("log"), ClearedBy::Cont);
+    let rules = [asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])];
+    let mut world = world(&rules).ill(hung("log"), ClearedBy::Cont);
     write(&mut world, "n1", "True", "r");
     world.run(secs(120));
     assert!(world.did().contains(&JOB_CONT) && world.did().contains(&"notify"), "{:?}", world.did());

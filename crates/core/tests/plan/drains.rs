@@ -8,20 +8,17 @@ use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFail
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, notify, plugin, secs, step, workload};
-use crate::world::{Chaos, ClearedBy, JOB_KILL, World, acts, reasons, says, written};
+use crate::samples::{cont, cordon, drain, drain_with, fault, hand_off, hung, kept, kill, notify, plugin, secs};
+use crate::world::{Change, Chaos, ClearedBy, JOB_KILL, World, acts, reasons, says, written};
 
 /// A node with these pods, whose fault nothing resolves unless said.
 fn sick(steps: &[Step], pods: usize) -> World {
-    let mut world = World::sick(hung("x"), ClearedBy::Kill, steps);
-    world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
-    world
+    World::sick(hung("x"), ClearedBy::Kill, steps).with_pods(pods)
 }
 
 /// A node whose drain has begun, and which has pods left.
 fn draining() -> World {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
-    world.passes(2);
+    let world = sick(&[cordon(), drain(), kill(true), notify()], 40).passed(2);
     assert_eq!(world.did(), ["cordon", "drain"]);
     world
 }
@@ -33,29 +30,13 @@ fn drained(world: &World) -> nrh_core::remediation::StepRecord {
 }
 
 #[test]
-fn a_node_is_cordoned_drained_and_then_repaired() {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
-    world.node("n1").workloads[1].pod.recreated_by = RecreatedBy::DaemonSet;
-    world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", JOB_KILL, "uncordon"]);
-    let done = drained(&world);
-    assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left to evict"));
-    assert_eq!(world.phase(), Phase::Succeeded);
-    let left: Vec<&str> = world.nodes["n1"].workloads.iter().map(|one| one.pod.pod.name.as_str()).collect();
-    assert_eq!(left, ["web-1"], "a DaemonSet's pod stays");
-}
-
-#[test]
 fn a_round_follows_only_after_a_while_and_says_what_is_left() {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 30);
-    world.passes(6);
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 30).passed(6);
     assert_eq!(world.did(), ["cordon", "drain"], "one round at a time");
     let started = drained(&world);
     assert_eq!(started.state, StepState::Started);
-    assert!(
-        started.message.starts_with("30 pod(s) left; on their way out: ")
-            && started.message.contains("10 to be evicted next")
-    );
+    assert!(started.message.starts_with("30 pod(s) left; on their way out: "), "{}", started.message);
+    says(&started.message, "10 to be evicted next");
     world.tick(secs(5));
     assert!(acts(&world.plan()).is_empty());
     assert_eq!(acts(&world.pass_after(5)), [("n1".to_owned(), "drain".to_owned())]);
@@ -80,7 +61,7 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
     assert_eq!(world.phase(), Phase::Succeeded, "the step after it heals");
     // Each by its own word: what the policy allows is evicted.
     let with = Drain { delete_empty_dir_data: true, force: true, ..Drain::default() };
-    let mut world = sick(&[cordon(), Step { timeout: secs(120), ..step(Action::Drain(with)) }, kill(true)], 4);
+    let mut world = sick(&[cordon(), drain_with(with), kill(true)], 4);
     let pods = &mut world.node("n1").workloads;
     pods[1].pod.has_empty_dir = true;
     pods[2].pod.recreated_by = RecreatedBy::Nobody;
@@ -97,12 +78,10 @@ fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
     assert_eq!(world.did().last(), Some(&"uncordon"));
     assert!(!world.did().contains(&JOB_KILL) && world.did().contains(&"notify"), "{:?}", world.did());
     // One that has done its work is in nobody's way.
-    let mut world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1);
-    world.run(secs(600));
+    let world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1).ran(600);
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", JOB_KILL, "uncordon"]);
     // Nor does anything harsher follow where it cannot be done at all.
-    let mut world = sick(&[cordon(), stop, kill(true), notify()], 1);
-    world.pass();
+    let mut world = sick(&[cordon(), stop, kill(true), notify()], 1).passed(1);
     world.may_evict = TriState::False;
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
@@ -129,11 +108,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     let blocked = decided(TriState::Unknown);
     assert!(acts(&blocked).is_empty(), "no node is cordoned for a drain of which nobody knows: {:?}", blocked.effects);
     assert_eq!(reasons(&blocked), [BlockReason::ActionsDisabled]);
-    assert!(
-        blocked.blocked[0].message.contains("not known yet whether the controller may evict"),
-        "{:?}",
-        blocked.blocked
-    );
+    says(&blocked.blocked[0].message, "not known yet whether the controller may evict");
     // What is known to be lacking keeps nobody from the other steps.
     let mut world = sick(&steps, 1);
     world.may_evict = TriState::False;
@@ -145,19 +120,10 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     assert!(acts(&blocked).is_empty() && blocked.blocked[0].message.contains("nrh:drain"), "{:?}", blocked.blocked);
 }
 
-#[test]
-fn a_node_that_somebody_else_has_cordoned_is_not_drained() {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
-    world.node("n1").view.unschedulable = true;
-    world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", JOB_KILL]);
-    assert!(world.is_cordoned(), "and stays theirs");
-}
-
 /// Told in planetlabs/draino #17.
 #[test]
 fn a_person_who_uncordons_or_suspends_stops_it_at_once() {
-    let stops: [fn(&mut World); 4] = [
+    let stops: [Change; 4] = [
         |world| world.node("n1").view.unschedulable = false,
         |world| world.suspended = Some("by ann".into()),
         |world| world.policies[0].suspend = true,
@@ -207,21 +173,17 @@ fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
 #[test]
 fn what_no_step_can_resolve_is_neither_cordoned_nor_drained_for() {
     // A kill does nothing about a disk that is full.
-    let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[cordon(), drain(), kill(true), notify()]);
-    world.node("n1").workloads = vec![workload("web")];
-    world.run(secs(60));
+    let full = || fault(FaultType::DiskFull, "k");
+    let world = World::sick(full(), None, &[cordon(), drain(), kill(true), notify()]).with_pods(1).ran(60);
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
     let kept = kept(secs(7_200), secs(60));
-    let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[kept, drain(), kill(true), notify()]);
-    world.node("n1").workloads = vec![workload("web")];
-    world.run(secs(60));
+    let world = World::sick(full(), None, &[kept, drain(), kill(true), notify()]).with_pods(1).ran(60);
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify"]);
     assert!(world.only_remediation().is_quarantined() && world.nodes["n1"].workloads.is_empty());
     // New pods do not make it worse, so the old ones may stay.
-    let full = fault(FaultType::ExitedContainerBacklog, "c");
-    let mut world = World::sick(full, None, &[cordon(), drain(), notify()]);
-    world.run(secs(60));
+    let backlog = fault(FaultType::ExitedContainerBacklog, "c");
+    let world = World::sick(backlog, None, &[cordon(), drain(), notify()]).ran(60);
     assert_eq!(world.did(), ["notify"]);
 }
 
@@ -235,9 +197,7 @@ fn no_node_is_drained_for_a_cure_that_is_held() {
 
 #[test]
 fn a_node_is_drained_once_for_all_its_faults() {
-    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
-    world.inject("n1", plugin(), ClearedBy::Kill);
-    world.run(secs(600));
+    let world = sick(&[cordon(), drain(), kill(true), notify()], 2).ill(plugin(), ClearedBy::Kill).ran(600);
     assert_eq!(world.times("drain"), 3, "{:?}", world.did());
     assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Resolved));
 }
@@ -245,8 +205,7 @@ fn a_node_is_drained_once_for_all_its_faults() {
 #[test]
 fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken_back() {
     let asks = Step { approval: ApprovalMode::Manual, timeout: secs(600), ..drain() };
-    let mut world = sick(&[cordon(), asks, kill(true), notify()], 60);
-    world.run(secs(60));
+    let mut world = sick(&[cordon(), asks, kill(true), notify()], 60).ran(60);
     assert_eq!(world.did(), ["cordon"]);
     world.approve("n1", "ann").unwrap();
     world.run(secs(10));
@@ -261,13 +220,10 @@ fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken
 #[test]
 fn a_dry_run_of_the_step_is_recorded_and_touches_nothing() {
     let shadow = Step { mode: Mode::DryRun, ..drain() };
-    let mut world = sick(&[cordon(), shadow, kill(true), notify()], 3);
-    world.run(secs(120));
+    let world = sick(&[cordon(), shadow, kill(true), notify()], 3).ran(120);
     assert_eq!(world.did(), ["cordon", JOB_KILL, "uncordon"]);
-    assert_eq!(
-        (drained(&world).state, drained(&world).message.as_str()),
-        (StepState::Simulated, "not executed: the step is a dry run")
-    );
+    let record = drained(&world);
+    assert_eq!((record.state, record.message.as_str()), (StepState::Simulated, "not executed: the step is a dry run"));
     assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_none()));
 }
 
@@ -285,15 +241,12 @@ fn a_crash_between_evictions_and_their_record_is_made_good() {
 
 #[test]
 fn a_policy_that_asks_for_another_drain_meanwhile_ends_this_one() {
-    let mut world = sick(&[cordon(), drain(), cont(), notify()], 40);
-    world.passes(2);
+    let mut world = sick(&[cordon(), drain(), cont(), notify()], 40).passed(2);
     let with = Drain { force: true, ..Drain::default() };
     world.policies[0].rules[0].steps[1].action = Action::Drain(with);
     world.tick(secs(15));
     let decided = world.plan();
     let ended = &written(&decided)[0].steps[1];
-    assert_eq!(
-        (ended.state, ended.message.as_str()),
-        (StepState::Cancelled, "the policy has another step in its place")
-    );
+    assert_eq!(ended.state, StepState::Cancelled);
+    assert_eq!(ended.message, "the policy has another step in its place");
 }

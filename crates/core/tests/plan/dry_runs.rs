@@ -8,7 +8,7 @@ use nrh_core::policy::{Action, Mode};
 use nrh_core::remediation::{Remediation, StepRecord};
 use proptest::prelude::*;
 
-use crate::events::{Event, event_of_several, falls_ill, happen};
+use crate::events::{Event, OnNode, event_of_several, falls_ill, happen};
 use crate::random_worlds::{any_worlds, tried};
 use crate::world::World;
 
@@ -64,7 +64,7 @@ fn decisions(plan: &Plan) -> BTreeMap<(&str, &str), First> {
 /// What may happen before anything was done. Nobody starts by hand, which a dry run refuses, or changes the mode.
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let others = event_of_several().prop_map(|event| match event {
-        Event::DryRun(..) | Event::ManualRequest(..) => Event::Nothing,
+        Event::DryRun(..) | Event::On(_, OnNode::ManualRequest(..)) => Event::Nothing,
         event => event,
     });
     prop::collection::vec(prop_oneof![falls_ill(), others], 1..8)

@@ -35,20 +35,8 @@ pub const CONDITION: &str = "KernelDeadlock";
 #[derive(Clone, Debug)]
 pub enum Event {
     Nothing,
-    FallIll(usize, FaultType, Option<ClearedBy>),
-    Recover(usize),
-    Fade(usize, FaultState),
-    StickPod(usize, u8),
-    ResolvePods(usize),
-    EndPod(usize, bool),
-    Probe(usize, bool),
-    Check(usize, u64),
-    Jobs(usize, bool),
-    Ready(usize, TriState),
-    Kubelet(usize, TriState),
-    MayAct(usize, bool),
-    Exclude(usize, bool),
-    Suspend(usize, bool),
+    /// To a node, if it is there.
+    On(usize, OnNode),
     SuspendAll(bool),
     /// What happens to policies happens to the one at this place, of as many as there are.
     SuspendPolicy(usize, bool),
@@ -60,10 +48,6 @@ pub enum Event {
     Approve(usize, bool),
     Windows(usize, u8),
     LoseLedger,
-    Cordon(usize),
-    Uncordon(usize),
-    Taint(usize, u8),
-    Replace(usize),
     /// A node leaves the fleet; another one comes under its name.
     Leave(usize),
     Come(usize),
@@ -73,20 +57,43 @@ pub enum Event {
     NewLeader,
     Refuse(bool),
     Shadow(usize, usize, bool),
-    Condition(usize, u8),
     Label(usize, u8),
-    Remediator(usize, Remediator),
-    ManualRequest(usize, FaultType, ActionType),
     Cancel(usize),
     DeleteManualRequest(usize),
     MayEvict(TriState),
-    Pods(usize, u8),
     RemovePolicy(usize),
     /// The one that was removed last comes back as it was.
     RestorePolicy,
     Prioritise(usize, i32),
+}
+
+/// Something that happens to a node.
+#[derive(Clone, Debug)]
+pub enum OnNode {
+    FallIll(FaultType, Option<ClearedBy>),
+    Recover,
+    Fade(FaultState),
+    StickPod(u8),
+    ResolvePods,
+    EndPod(bool),
+    Probe(bool),
+    Check(u64),
+    Jobs(bool),
+    Ready(TriState),
+    Kubelet(TriState),
+    MayAct(bool),
+    Exclude(bool),
+    Suspend(bool),
+    Cordon,
+    Uncordon,
+    Taint(u8),
+    Replace,
+    Condition(u8),
+    Remediator(Remediator),
+    ManualRequest(FaultType, ActionType),
+    Pods(u8),
     /// A node goes to another pool, and perhaps from one policy to another.
-    Pool(usize, u8),
+    Pool(u8),
 }
 
 /// What happens where there are several policies: they come and go, and so do their nodes.
@@ -97,7 +104,7 @@ pub fn event_of_several() -> impl Strategy<Value = Event> {
         1 => which.clone().prop_map(Event::RemovePolicy),
         2 => Just(Event::RestorePolicy),
         1 => (which, -1..=1).prop_map(|(policy, priority)| Event::Prioritise(policy, priority)),
-        2 => (0..NODES.len(), 0_u8..2).prop_map(|(n, pool)| Event::Pool(n, pool)),
+        2 => (0..NODES.len(), 0_u8..2).prop_map(|(n, pool)| Event::On(n, OnNode::Pool(pool))),
     ]
 }
 
@@ -127,7 +134,7 @@ pub fn falls_ill() -> impl Strategy<Value = Event> {
         Some(ClearedBy::HandOff),
         None,
     ]);
-    (0..NODES.len(), kind, cure).prop_map(|(n, kind, cure)| Event::FallIll(n, kind, cure))
+    (0..NODES.len(), kind, cure).prop_map(|(n, kind, cure)| Event::On(n, OnNode::FallIll(kind, cure)))
 }
 
 pub fn event() -> impl Strategy<Value = Event> {
@@ -159,19 +166,19 @@ pub fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => Just(Event::Nothing),
         8 => falls_ill(),
-        2 => node.clone().prop_map(Event::Recover),
-        1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
-        3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::StickPod(n, p)),
-        2 => node.clone().prop_map(Event::ResolvePods),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
-        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Check(n, s)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Jobs(n, b)),
-        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Ready(n, t)),
-        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Kubelet(n, t)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::MayAct(n, b)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Exclude(n, b)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
+        2 => node.clone().prop_map(|n| Event::On(n, OnNode::Recover)),
+        1 => (node.clone(), state).prop_map(|(n, s)| Event::On(n, OnNode::Fade(s))),
+        3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::On(n, OnNode::StickPod(p))),
+        2 => node.clone().prop_map(|n| Event::On(n, OnNode::ResolvePods)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::On(n, OnNode::EndPod(b))),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::On(n, OnNode::Probe(b))),
+        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::On(n, OnNode::Check(s))),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::On(n, OnNode::Jobs(b))),
+        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::On(n, OnNode::Ready(t))),
+        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::On(n, OnNode::Kubelet(t))),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::On(n, OnNode::MayAct(b))),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::On(n, OnNode::Exclude(b))),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::On(n, OnNode::Suspend(b))),
         1 => prop::bool::weighted(0.3).prop_map(Event::SuspendAll),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::SuspendPolicy(p, on)),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::PausePolicy(p, on)),
@@ -180,24 +187,24 @@ pub fn event() -> impl Strategy<Value = Event> {
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::DryRun(p, on)),
         1 => (which(), 0_u8..4).prop_map(|(p, how)| Event::Windows(p, how)),
         1 => Just(Event::LoseLedger),
-        1 => node.clone().prop_map(Event::Cordon),
-        2 => node.clone().prop_map(Event::Uncordon),
-        2 => (node.clone(), 0_u8..5).prop_map(|(n, how)| Event::Taint(n, how)),
-        1 => node.clone().prop_map(Event::Replace),
+        1 => node.clone().prop_map(|n| Event::On(n, OnNode::Cordon)),
+        2 => node.clone().prop_map(|n| Event::On(n, OnNode::Uncordon)),
+        2 => (node.clone(), 0_u8..5).prop_map(|(n, how)| Event::On(n, OnNode::Taint(how))),
+        1 => node.clone().prop_map(|n| Event::On(n, OnNode::Replace)),
         2 => node.clone().prop_map(Event::Leave),
         3 => node.clone().prop_map(Event::Come),
         1 => node.prop_map(Event::DeleteRemediation),
         1 => Just(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
         2 => (which(), 0_usize..5, any::<bool>()).prop_map(|(p, step_index, on)| Event::Shadow(p, step_index, on)),
-        3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
+        3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::On(n, OnNode::Condition(how))),
         3 => (0_usize..3, 0_u8..6).prop_map(|(key, how)| Event::Label(key, how)),
-        2 => (0..NODES.len(), remediator).prop_map(|(n, how)| Event::Remediator(n, how)),
-        4 => (0..NODES.len(), requested, action).prop_map(|(n, kind, action)| Event::ManualRequest(n, kind, action)),
+        2 => (0..NODES.len(), remediator).prop_map(|(n, how)| Event::On(n, OnNode::Remediator(how))),
+        4 => (0..NODES.len(), requested, action).prop_map(|(n, of, act)| Event::On(n, OnNode::ManualRequest(of, act))),
         2 => (0..NODES.len()).prop_map(Event::Cancel),
         1 => (0..NODES.len()).prop_map(Event::DeleteManualRequest),
         1 => tri().prop_map(Event::MayEvict),
-        4 => (0..NODES.len(), 0_u8..6).prop_map(|(n, how)| Event::Pods(n, how)),
+        4 => (0..NODES.len(), 0_u8..6).prop_map(|(n, how)| Event::On(n, OnNode::Pods(how))),
     ]
 }
 
@@ -224,36 +231,6 @@ fn taint_by_others(taints: &mut BTreeSet<KeyedTaint>, how: u8) {
         2 => drop(taints.insert(mine("PreferNoSchedule"))),
         3 => drop(taints.insert(mine("NoExecute"))),
         _ => *taints = taints.iter().map(|one| mine(&one.effect)).collect(),
-    }
-}
-
-/// The node that it happens to.
-pub const fn node_of(event: &Event) -> Option<usize> {
-    match event {
-        Event::FallIll(n, ..)
-        | Event::Recover(n)
-        | Event::Fade(n, _)
-        | Event::StickPod(n, _)
-        | Event::ResolvePods(n)
-        | Event::EndPod(n, _)
-        | Event::Probe(n, _)
-        | Event::Check(n, _)
-        | Event::Jobs(n, _)
-        | Event::Ready(n, _)
-        | Event::Kubelet(n, _)
-        | Event::MayAct(n, _)
-        | Event::Exclude(n, _)
-        | Event::Suspend(n, _)
-        | Event::Cordon(n)
-        | Event::Uncordon(n)
-        | Event::Taint(n, _)
-        | Event::Replace(n)
-        | Event::Remediator(n, _)
-        | Event::ManualRequest(n, ..)
-        | Event::Condition(n, _)
-        | Event::Pool(n, _)
-        | Event::Pods(n, _) => Some(*n),
-        _ => None,
     }
 }
 
@@ -289,48 +266,10 @@ fn replace(node: &mut WorldNode, uid: String, is_schedulable: bool) {
 
 pub fn happen(world: &mut World, event: &Event, turn: usize) {
     let name = |index: &usize| NODES[*index];
-    let now = world.now;
-    if node_of(event).is_some_and(|n| !world.nodes.contains_key(NODES[n])) {
-        return;
-    }
     match event {
-        Event::Nothing => {}
-        Event::FallIll(n, kind, cure) => {
-            let mut ill = fault(*kind, &format!("x{}", turn % 3));
-            ill.first_seen = now;
-            ill.severity = if turn.is_multiple_of(2) { Severity::High } else { Severity::Medium };
-            if world.node(name(n)).sick.iter().all(|sick| sick.fault.id != ill.id) {
-                world.inject(name(n), ill, *cure);
-            }
-        }
-        Event::Recover(n) => drop(world.node(name(n)).sick.pop()),
-        Event::Fade(n, state) => world.node(name(n)).sick.iter_mut().for_each(|sick| sick.fault.state = *state),
-        Event::StickPod(n, pattern) => {
-            world.node(name(n)).pods = vec![stuck(name(n), &format!("agent-{turn}"), *pattern)];
-        }
-        Event::ResolvePods(n) => world.node(name(n)).pods.clear(),
-        Event::EndPod(n, ends) => {
-            let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
-            let terminating = world.terminating.entry(name(n).to_owned()).or_default();
-            for pod in pods {
-                let _ = if *ends { terminating.insert(pod) } else { terminating.remove(&pod) };
-            }
-        }
-        Event::Probe(n, runs) => world.node(name(n)).probe_runs = *runs,
-        Event::Check(n, age) => world.node(name(n)).checked = secs(*age),
-        Event::Jobs(n, start) => world.node(name(n)).job_starts = *start,
-        Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
-        Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
-        Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
-        Event::Exclude(n, on) => {
-            world.node(name(n)).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
-        }
-        Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
+        Event::On(n, event) if world.nodes.contains_key(name(n)) => on_node(world, name(n), event, turn),
+        Event::On(..) | Event::Nothing => {}
         Event::Approve(n, now) => approve(world, name(n), *now),
-        Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
-        Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
-        Event::Taint(n, how) => taint_by_others(&mut world.node(name(n)).view.taints, *how),
-        Event::Replace(n) => replace(world.node(name(n)), format!("uid-{}-{turn}", name(n)), turn.is_multiple_of(2)),
         Event::Leave(n) => drop(world.nodes.remove(name(n))),
         Event::Come(n) => {
             if !world.nodes.contains_key(name(n)) {
@@ -342,18 +281,59 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
             open.for_each(|remediation| remediation.deleting = true);
         }
         Event::LoseRemediation(n) => lose(world, name(n)),
-        Event::Remediator(n, how) => world.node(name(n)).remediator = *how,
-        Event::ManualRequest(n, kind, action) => {
+        Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { cancelled_by: "ann".into(), reason: None })),
+        Event::DeleteManualRequest(n) => world.manual_requests.retain(|_, manual| manual.node != name(n)),
+        _ => happen_to_all(world, event),
+    }
+}
+
+fn on_node(world: &mut World, name: &str, event: &OnNode, turn: usize) {
+    match event {
+        OnNode::FallIll(kind, cure) => {
+            let mut ill = fault(*kind, &format!("x{}", turn % 3));
+            ill.first_seen = world.now;
+            ill.severity = if turn.is_multiple_of(2) { Severity::High } else { Severity::Medium };
+            if world.node(name).sick.iter().all(|sick| sick.fault.id != ill.id) {
+                world.inject(name, ill, *cure);
+            }
+        }
+        OnNode::Recover => drop(world.node(name).sick.pop()),
+        OnNode::Fade(state) => world.node(name).sick.iter_mut().for_each(|sick| sick.fault.state = *state),
+        OnNode::StickPod(pattern) => {
+            world.node(name).pods = vec![stuck(name, &format!("agent-{turn}"), *pattern)];
+        }
+        OnNode::ResolvePods => world.node(name).pods.clear(),
+        OnNode::EndPod(ends) => {
+            let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
+            let terminating = world.terminating.entry(name.to_owned()).or_default();
+            for pod in pods {
+                let _ = if *ends { terminating.insert(pod) } else { terminating.remove(&pod) };
+            }
+        }
+        OnNode::Probe(runs) => world.node(name).probe_runs = *runs,
+        OnNode::Check(age) => world.node(name).checked = secs(*age),
+        OnNode::Jobs(start) => world.node(name).job_starts = *start,
+        OnNode::Ready(ready) => world.node(name).view.ready = *ready,
+        OnNode::Kubelet(works) => world.node(name).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
+        OnNode::MayAct(may) => world.node(name).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
+        OnNode::Exclude(on) => {
+            world.node(name).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
+        }
+        OnNode::Suspend(on) => world.node(name).report.suspended = on.then(|| "hands off".to_owned()),
+        OnNode::Cordon => world.node(name).view.unschedulable = true,
+        OnNode::Uncordon => world.node(name).view.unschedulable = false,
+        OnNode::Taint(how) => taint_by_others(&mut world.node(name).view.taints, *how),
+        OnNode::Replace => replace(world.node(name), format!("uid-{name}-{turn}"), turn.is_multiple_of(2)),
+        OnNode::Remediator(how) => world.node(name).remediator = *how,
+        OnNode::ManualRequest(kind, action) => {
             let manual = ManualRequest { timeout: secs(300), ..manual(*kind, *action) };
             let known = world.policies.iter().filter(|policy| POLICIES.contains(&policy.name.as_str())).count();
             let policy = POLICIES[turn % known.max(1)];
-            world.ask(&format!("by-hand-{turn}"), name(n), policy, manual);
+            world.ask(&format!("by-hand-{turn}"), name, policy, manual);
         }
-        Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { cancelled_by: "ann".into(), reason: None })),
-        Event::DeleteManualRequest(n) => world.manual_requests.retain(|_, manual| manual.node != name(n)),
-        Event::Pods(n, how) => world.node(name(n)).workloads = workloads(*how),
-        Event::Pool(n, pool) => drop(world.node(name(n)).view.labels.insert(POOL.into(), pool.to_string())),
-        Event::Condition(n, how) => {
+        OnNode::Pods(how) => world.node(name).workloads = workloads(*how),
+        OnNode::Pool(pool) => drop(world.node(name).view.labels.insert(POOL.into(), pool.to_string())),
+        OnNode::Condition(how) => {
             let written = |status, reason| ExternalCondition::new(CONDITION, status, reason, "");
             let condition = match how {
                 0 => written("True", "Asked"),
@@ -361,9 +341,8 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
                 2 => written("False", "Asked"),
                 _ => None,
             };
-            world.node(name(n)).set_condition(CONDITION, condition);
+            world.node(name).set_condition(CONDITION, condition);
         }
-        _ => happen_to_all(world, event),
     }
 }
 

@@ -1,15 +1,14 @@
 //! An attempt that goes on by the other executor.
 
-use nrh_core::action::{Restart, RestartRuntime};
 use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{Effect, Operation, Plan};
-use nrh_core::policy::{Action, Step};
+use nrh_core::policy::Step;
 use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, fault, hung, kill, notify, step};
-use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, World, secs};
+use crate::samples::{cont, fault, hung, kill, notify, restart_runtime};
+use crate::world::{COMMAND_CONT, Change, ClearedBy, JOB_CONT, World, secs};
 
 /// A node whose probe was given a command and takes none; its kubelet works by now.
 fn commanded(fault: Fault, step: Step) -> World {
@@ -43,12 +42,8 @@ fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation
     assert!(withdrawn.is_some() && withdrawn < made, "{:?}", plan.effects);
     assert!(world.nodes["n1"].command.is_none());
     world.node("n1").probe_runs = true;
-    world.run(secs(300));
-    let remediation = world.only_remediation();
-    assert_eq!(
-        (remediation.phase, remediation.steps.len(), remediation.steps[0].executor),
-        (Phase::Succeeded, 1, Executor::Job)
-    );
+    let remediation = world.run_to(300, Phase::Succeeded);
+    assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Job));
     let why = &remediation.steps[0].executor_reason;
     assert_eq!(why, "Probe: the node is not Ready; then Job: the probe has not answered the command within 75s");
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
@@ -56,8 +51,7 @@ fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation
 
 #[test]
 fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
-    let mut world = commanded(hung("log"), cont());
-    world.node("n1").job_starts = false;
+    let mut world = commanded(hung("log"), cont()).without_jobs();
     for waited in (10..=250).step_by(10) {
         pass(&mut world, 10);
         assert_eq!(world.step(0).finished_at, None, "after {waited}s");
@@ -69,8 +63,7 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
     assert!(world.jobs.is_empty(), "what does not begin is taken away");
 
     // Its pod's last word may come a little later than its end.
-    let mut world = commanded(hung("log"), cont());
-    world.node("n1").job_starts = false;
+    let mut world = commanded(hung("log"), cont()).without_jobs();
     pass(&mut world, 75);
     for (_, job) in world.jobs.values_mut() {
         (job.started, job.finished) = (true, true);
@@ -85,9 +78,8 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
 /// The attempt is one action, whoever does it.
 #[test]
 fn the_limit_of_the_node_does_not_count_the_attempt_that_changes_its_executor() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).without_jobs();
     world.policies[0].limits.per_node.max_actions = 1;
-    world.node("n1").job_starts = false;
     world.run(secs(300));
     assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
     assert_eq!(world.phase(), Phase::Succeeded);
@@ -95,8 +87,7 @@ fn the_limit_of_the_node_does_not_count_the_attempt_that_changes_its_executor() 
 
 #[test]
 fn no_job_is_made_where_none_could_start_or_the_command_is_taken_or_only_the_probe_may_do_it() {
-    type Case = (&'static str, fn(&mut World), u64);
-    let cases: [Case; 4] = [
+    let cases: [(&'static str, Change, u64); 4] = [
         ("none could start", |w| w.node("n1").view.ready = TriState::False, 100),
         ("it is taken", |w| w.probe_answers(OutcomeState::Running, OutcomeReason::Executed, ""), 100),
         ("the probe may not act", |w| w.heartbeat("n1").actions_enabled = false, 60),
@@ -109,9 +100,7 @@ fn no_job_is_made_where_none_could_start_or_the_command_is_taken_or_only_the_pro
         assert_eq!((world.did(), world.step(0).executor), (vec![COMMAND_CONT], Executor::Probe), "{name}");
     }
 
-    let careless = Restart { skip_safety_check: true, ..Restart::default() };
-    let restart = step(Action::RestartRuntime(RestartRuntime(careless)));
-    let mut world = commanded(fault(FaultType::RuntimeListHung, "it"), restart);
+    let mut world = commanded(fault(FaultType::RuntimeListHung, "it"), restart_runtime(true));
     pass(&mut world, 100);
     assert_eq!(world.did(), ["command RestartRuntime"], "a Job might end with what it restarts");
 }
@@ -120,8 +109,7 @@ fn no_job_is_made_where_none_could_start_or_the_command_is_taken_or_only_the_pro
 #[test]
 fn an_attempt_that_never_reached_its_node_costs_nothing() {
     for (passes, remediations) in [(40, 1), (240, 2)] {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-        world.node("n1").job_starts = false;
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).without_jobs();
         world.pass();
         world.node("n1").probe_runs = false;
         world.live(passes, 5);
@@ -143,7 +131,5 @@ fn a_command_that_reached_its_node_too_late_costs_nothing() {
     let mut world = commanded(hung("log"), cont());
     world.probe_answers(OutcomeState::Refused, OutcomeReason::Expired, "too old");
     world.node("n1").probe_runs = true;
-    world.run(secs(300));
-    let remediation = world.only_remediation();
-    assert_eq!((remediation.phase, remediation.steps.len()), (Phase::Succeeded, 2), "{remediation:#?}");
+    assert_eq!(world.run_to(300, Phase::Succeeded).steps.len(), 2);
 }

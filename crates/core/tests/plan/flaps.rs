@@ -6,22 +6,22 @@ use nrh_core::action::{CleanupOrphans, DeletePod};
 use nrh_core::fault::FaultType;
 use nrh_core::moment::since;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, Policy, Step};
-use nrh_core::remediation::{Phase, Remediation, Resolution};
+use nrh_core::policy::{Action, Step};
+use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::{NodeView, TriState};
 use nrh_testbed_matrix::{Seen, Way};
 use proptest::prelude::*;
 
 use crate::random_worlds::try_few;
-use crate::samples::{cont, cordon, hung, kept, notify, policy, rule, soft_taint, step};
+use crate::samples::{cont, cordon, hung, kept, notify, rule, soft_taint, step};
 use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons, says, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
     kept(Duration::from_hours(12), healthy_delay)
 }
 
-fn asks(steps: &[Step]) -> Policy {
-    policy("p", &[rule("flaps", &[FaultType::NodeFlapping], steps)])
+fn asks(steps: &[Step]) -> World {
+    World::with_rules(&[rule("flaps", &[FaultType::NodeFlapping], steps)])
 }
 
 /// `Ready` changes so many times, so far apart; the node is Ready in the end where the number is even.
@@ -51,7 +51,7 @@ fn flapping(world: &World) -> Vec<FaultType> {
 /// Told in kubernetes/kubernetes #97362.
 #[test]
 fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
-    let mut world = World::new(&[asks(&[notify()])], &["n1"]);
+    let mut world = asks(&[notify()]);
     assert_eq!(world.plan().nodes["n1"].stable, TriState::Unknown, "nobody has watched it yet");
     wait(&mut world, 600);
     assert_eq!(world.plan().nodes["n1"].stable, TriState::True);
@@ -59,11 +59,8 @@ fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
     assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], TriState::True));
     flap(&mut world, 55, 30);
     let status_view = &world.plan().nodes["n1"];
-    let fault = &status_view.cluster_faults[0];
-    assert_eq!(
-        (fault.kind, status_view.cluster_faults.len(), status_view.stable),
-        (FaultType::NodeFlapping, 1, TriState::False)
-    );
+    let [fault] = &status_view.cluster_faults[..] else { panic!("{status_view:?}") };
+    assert_eq!((fault.kind, status_view.stable), (FaultType::NodeFlapping, TriState::False));
     assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");
     assert_eq!(world.phase(), Phase::Failed, "people were told, once");
     assert_eq!(world.did(), ["notify"]);
@@ -73,7 +70,7 @@ fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
 #[test]
 fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
     let delay = Duration::from_mins(30);
-    let mut world = World::new(&[asks(&[keeps(delay), notify()])], &["n1"]);
+    let mut world = asks(&[keeps(delay), notify()]);
     wait(&mut world, 60);
     flap(&mut world, 20, 60);
     assert!(world.is_cordoned(), "{:?}", world.remediations);
@@ -94,15 +91,12 @@ fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
     assert!(world.is_cordoned(), "the healthy delay counts from when it is stable");
     wait(&mut world, 120);
     assert!(!world.is_cordoned());
-    let uncordons = world.times("uncordon");
-    assert_eq!((uncordons, world.did().last()), (1, Some(&"uncordon")), "{:?}", world.did());
+    assert_eq!((world.times("uncordon"), world.did().last()), (1, Some(&"uncordon")), "{:?}", world.did());
 }
 
 #[test]
 fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
-    let kept = policy("p", &[rule("hung", &[FaultType::HungContainer], &[keeps(Duration::from_mins(5)), notify()])]);
-    let mut world = World::new(&[kept], &["n1"]);
-    world.inject("n1", hung("log"), None);
+    let mut world = World::alone(hung("log"), None, &[keeps(Duration::from_mins(5)), notify()]);
     wait(&mut world, 60);
     assert!(world.is_cordoned());
     flap(&mut world, 8, 20);
@@ -121,10 +115,9 @@ fn resolved_while_it_flaps() -> World {
 
 /// The same under what this step does.
 fn resolved_while_it_flaps_under(first: Step) -> World {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first, cont(), notify()]);
+    let mut world = World::alone(hung("log"), ClearedBy::Cont, &[first, cont(), notify()]);
     // The rule waits for so long, so that it flaps by then.
-    let rule = &mut world.policies[0].rules[0];
-    (rule.min_duration, rule.faults) = (secs(200), [FaultType::HungContainer].into());
+    world.policies[0].rules[0].min_duration = secs(200);
     for sick in &mut world.node("n1").sick {
         sick.fault.duration_seconds = 0;
     }
@@ -182,12 +175,7 @@ fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
     world.inject("n1", hung("log"), ClearedBy::Cont);
     wait(&mut world, 60);
     // The step did not help for long: the next one follows, and no other remediation begins.
-    let remediation = world.only_remediation();
-    assert_eq!(
-        (remediation.phase, remediation.faults[0].state),
-        (Phase::Failed, Resolution::Exhausted),
-        "{remediation:?}"
-    );
+    assert_eq!(world.only_in(Phase::Failed).faults[0].state, Resolution::Exhausted);
     assert_eq!(world.did(), ["cordon", JOB_CONT, "notify", "uncordon"]);
 }
 
@@ -237,7 +225,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
 #[test]
 fn steps_that_do_nothing_about_it_are_left_out() {
     for action in [Action::DeletePod(DeletePod), Action::CleanupOrphans(CleanupOrphans)] {
-        let mut world = World::new(&[asks(&[step(action), notify()])], &["n1"]);
+        let mut world = asks(&[step(action), notify()]);
         flap(&mut world, 10, 30);
         wait(&mut world, 60);
         assert_eq!(world.did(), ["notify"]);
@@ -246,8 +234,7 @@ fn steps_that_do_nothing_about_it_are_left_out() {
 
 #[test]
 fn without_a_probe_that_reports_the_node_is_not_touched() {
-    let mut world = World::new(&[asks(&[cordon(), notify()])], &["n1"]);
-    world.pass();
+    let mut world = asks(&[cordon(), notify()]).passed(1);
     world.node("n1").probe_runs = false;
     world.tick(secs(120));
     flap(&mut world, 10, 10);
@@ -282,7 +269,7 @@ fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_faul
     let due = |there: u64, away: u64, turns: usize| {
         let mut patient = rule("hung", &[FaultType::HungContainer], &[notify()]);
         patient.min_duration = Duration::from_mins(10);
-        let world = World::new(&[policy("p", &[patient])], &["n1"]);
+        let world = World::with_rules(&[patient]);
         told_after(world, [there, away], turns, |world, is_there| {
             if is_there {
                 world.inject("n1", hung("log"), None);
@@ -302,25 +289,18 @@ fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_faul
 #[test]
 fn a_flapping_node_gets_no_more_acts_than_its_limits() {
     try_few(file!(), 24, &prop::collection::vec(1_u64..400, 1..60), |gaps| {
-        let mut world = World::new(&[asks(&[keeps(Duration::from_mins(10)), notify()])], &["n1"]);
+        let mut world = asks(&[keeps(Duration::from_mins(10)), notify()]);
         for gap in &gaps {
             flap(&mut world, 1, *gap);
-            let open = world.open();
-            prop_assert!(open <= 1);
+            prop_assert!(world.open() <= 1);
         }
         let hours = usize::try_from(gaps.iter().sum::<u64>() / 3_600).unwrap() + 1;
-        let count = |what: &str| world.did().iter().filter(|did| **did == what).count();
-        prop_assert!(count("cordon") <= hours && count("notify") <= hours, "{:?}", world.did());
-        prop_assert!(count("uncordon") <= count("cordon"));
+        prop_assert!(world.times("cordon") <= hours && world.times("notify") <= hours, "{:?}", world.did());
+        prop_assert!(world.times("uncordon") <= world.times("cordon"));
         // And after a quiet time nothing is held any more.
         wait(&mut world, 3 * 3_600);
         prop_assert!(!world.is_cordoned(), "{:?}", world.remediations);
-        prop_assert!(
-            world
-                .remediations
-                .values()
-                .all(|remediation: &Remediation| !remediation.is_open() && !remediation.is_quarantined())
-        );
+        prop_assert!(world.remediations.values().all(|one| !one.is_open() && !one.is_quarantined()));
         prop_assert!(flapping(&world).iter().all(|kind| *kind != FaultType::NodeFlapping));
         Ok(())
     });

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use nrh_core::command::OutcomeReason;
-use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, NodeLimit, Step};
@@ -12,7 +11,7 @@ use nrh_core::snapshot::TriState;
 use nrh_simulate::remediator::Remediator;
 
 use crate::samples::{asked, cont, cordon, fault, hand_off, hung, kept, notify, secs};
-use crate::world::{Chaos, ClearedBy, World, acts, reasons, removes, written};
+use crate::world::{Change, Chaos, ClearedBy, World, acts, reasons, removes, written};
 
 fn sick(steps: &[Step]) -> World {
     World::sick(hung("x"), ClearedBy::HandOff, steps)
@@ -40,8 +39,7 @@ fn a_silent_probe_is_no_verdict_while_the_node_reboots() {
 
 #[test]
 fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
-    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
-    world.run(secs(60));
+    let world = handed(&[hand_off("Fix"), notify()], Remediator::Fails).ran(60);
     assert_eq!(world.states(), [StepState::Failed, StepState::Succeeded]);
     let message = &world.step(0).message;
     assert_eq!(message, "Fix remediators/n1: its remediator has failed: no way to reboot it");
@@ -50,8 +48,7 @@ fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
 
 #[test]
 fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
-    let mut world = handed(&[hand_off("Fix"), hand_off("Other"), notify()], Remediator::Silent);
-    world.run(secs(1790));
+    let mut world = handed(&[hand_off("Fix"), hand_off("Other"), notify()], Remediator::Silent).ran(1790);
     assert_eq!(world.did(), ["hand off by Fix"]);
     world.run(secs(4000));
     let expected = ["hand off by Fix", "time out", "take back", "hand off by Other", "time out", "take back", "notify"];
@@ -62,23 +59,10 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
 }
 
 #[test]
-fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
-    let mut world = World::sick(hung("x"), None, &[hand_off("Fix"), notify()]);
-    world.run(secs(1700));
-    assert_eq!(world.states(), [StepState::Verifying]);
-    world.run(secs(200));
-    assert_eq!(world.states(), [StepState::TimedOut, StepState::Succeeded]);
-    let message = &world.step(0).message;
-    assert!(message.contains("its remediator is done: rebooted") && message.contains("still there"), "{message}");
-}
-
-#[test]
 fn what_somebody_else_has_handed_off_is_left_to_them() {
-    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Taken);
-    world.run(secs(60));
-    let remediation = world.only_remediation();
+    let world = handed(&[hand_off("Fix"), notify()], Remediator::Taken).ran(60);
     assert_eq!(world.states(), [StepState::Refused, StepState::Succeeded]);
-    assert_eq!(remediation.steps[0].reason, Some(OutcomeReason::Protected));
+    assert_eq!(world.step(0).reason, Some(OutcomeReason::Protected));
     assert_eq!(world.did(), ["hand off by Fix", "notify"], "nothing is ours to take back");
 }
 
@@ -90,21 +74,6 @@ fn an_object_that_somebody_deletes_ends_the_attempt() {
     world.pass();
     assert_eq!(world.states()[0], StepState::Failed);
     assert!(world.step(0).message.contains("was deleted"));
-}
-
-#[test]
-fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
-    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
-    world.pass_after(5);
-    let node = world.node("n1");
-    node.view.uid = "another".into();
-    (node.report.node_uid, node.sick) = (Some("another".into()), Vec::new());
-    world.run(secs(60));
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Cancelled);
-    let expected = "node n1 was replaced by another one of the same name, while it was handed to Fix remediators/n1";
-    assert_eq!(remediation.message, expected);
-    assert!(world.remediators.objects.is_empty());
 }
 
 /// Told in kubernetes-sigs/cluster-api #7353: a machine that is made anew and sick again is made anew, and again.
@@ -133,10 +102,10 @@ fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
 #[test]
 fn a_node_that_goes_as_announced_is_said_to() {
     let world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
-    let mut snapshot = world.snapshot();
-    snapshot.hand_offs.values_mut().for_each(|view| view.node_goes = true);
-    snapshot.nodes.clear();
-    let plan = plan(&snapshot, &world.settings);
+    let plan = world.plan_with(|snapshot| {
+        snapshot.hand_offs.values_mut().for_each(|view| view.node_goes = true);
+        snapshot.nodes.clear();
+    });
     let said = "node n1 is gone, as Fix remediators/n1 had announced (PermanentNodeDeletionExpected)";
     assert!(format!("{:?}", plan.effects).contains(said), "{:?}", plan.effects);
 }
@@ -144,12 +113,11 @@ fn a_node_that_goes_as_announced_is_said_to() {
 #[test]
 fn nothing_is_handed_off_before_it_is_known_that_it_may_be() {
     let decided = |steps: &[Step], is_known: bool| {
-        let world = sick(steps);
-        let mut snapshot = world.snapshot();
+        let mut world = sick(steps);
         let Action::HandOff(with) = hand_off("Fix").action else { panic!() };
-        snapshot.lacking.extend(is_known.then(|| with.remediation_template.clone()));
-        snapshot.unproven.insert(with.remediation_template);
-        plan(&snapshot, &world.settings)
+        world.lacking.extend(is_known.then(|| with.remediation_template.clone()));
+        world.unproven.insert(with.remediation_template);
+        world.plan()
     };
     let blocked = decided(&[hand_off("Fix"), notify()], false);
     assert!(acts(&blocked).is_empty(), "{:?}", blocked.effects);
@@ -179,8 +147,7 @@ fn what_does_not_merit_a_reboot_is_not_handed_off() {
         if kind.is_cluster_fault() {
             continue;
         }
-        let mut world = World::sick(fault(kind, "x"), None, &[hand_off("Fix"), notify()]);
-        world.pass();
+        let world = World::sick(fault(kind, "x"), None, &[hand_off("Fix"), notify()]).passed(1);
         let expected = if is_left_out { "notify" } else { "hand off by Fix" };
         assert_eq!(world.did(), [expected], "{kind}");
     }
@@ -202,9 +169,7 @@ fn a_crash_between_the_call_and_its_record_makes_nothing_twice() {
 
 #[test]
 fn another_fault_is_not_handed_to_the_same_remediator_again() {
-    let mut world = handed(&[cont(), hand_off("Fix"), notify()], Remediator::Fails);
-    world.inject("n1", hung("y"), None);
-    world.run(secs(3000));
+    let world = handed(&[cont(), hand_off("Fix"), notify()], Remediator::Fails).ill(hung("y"), None).ran(3000);
     let made: Vec<&str> = world.did().into_iter().filter(|what| what.starts_with("hand off")).collect();
     assert_eq!(made, ["hand off by Fix"], "{:?}", world.did());
     assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Exhausted));
@@ -267,9 +232,7 @@ fn a_clean_check_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
     world.recover("n1");
     world.tick(secs(20));
     let at_work = |world: &World, processing| {
-        let mut snapshot = world.snapshot();
-        snapshot.hand_offs.values_mut().for_each(|view| view.processing = processing);
-        plan(&snapshot, &world.settings)
+        world.plan_with(|snapshot| snapshot.hand_offs.values_mut().for_each(|view| view.processing = processing))
     };
     assert!(written(&at_work(&world, TriState::True)).is_empty(), "a node that shuts down looks clean, too");
     assert!(!written(&at_work(&world, TriState::Unknown)).is_empty(), "others do not say");
@@ -277,15 +240,14 @@ fn a_clean_check_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
 
 #[test]
 fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_again_at_once() {
-    let stops: [fn(&mut World); 2] = [
+    let stops: [Change; 2] = [
         |world| world.policies[0].suspend = true,
         |world| world.node("n1").report.suspended = Some("hands off".into()),
     ];
     for stop in stops {
         let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
         stop(&mut world);
-        world.run(secs(30));
-        assert_eq!(world.phase(), Phase::Cancelled, "{}", world.only_remediation().message);
+        world.run_to(30, Phase::Cancelled);
         assert!(world.remediators.objects.is_empty(), "taken back");
         world.policies[0].suspend = false;
         world.node("n1").report.suspended = None;
@@ -297,8 +259,7 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
 #[test]
 fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
     let kept = kept(secs(7_200), secs(60));
-    let mut world = World::sick(hung("log"), None, &[cordon(), hand_off("Fix"), kept, notify()]);
-    world.run(secs(2_400));
+    let world = World::sick(hung("log"), None, &[cordon(), hand_off("Fix"), kept, notify()]).ran(2_400);
     assert!(world.only_remediation().is_quarantined() && world.is_cordoned(), "{:?}", world.log);
     assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "take back", "cordon", "notify"]);
 }
@@ -308,11 +269,10 @@ fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
     let mut said = BTreeSet::new();
     for _ in 0..90 {
-        let is_back =
-            |(_, effect): &(usize, &Effect)| matches!(effect, Effect::Remove { marker: Marker::HandOff(_), .. });
+        let is_back = |effect: &Effect| matches!(effect, Effect::Remove { marker: Marker::HandOff(_), .. });
         let plan = world.plan();
-        let failing: BTreeSet<usize> =
-            plan.effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
+        let effects = plan.effects.iter().enumerate();
+        let failing: BTreeSet<_> = effects.filter(|(_, effect)| is_back(effect)).map(|(place, _)| place).collect();
         said.extend(plan.blocked.iter().filter(|_| !failing.is_empty()).map(|blocked| blocked.message.clone()));
         world.disturbed_pass(&Chaos { failing, ..Chaos::default() });
         world.tick(secs(10));
@@ -332,11 +292,11 @@ fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
     for (watched, owed) in [(secs(5), true), (secs(600), false)] {
         let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
         world.until(secs(1_000), "failed", |world| world.states() == [StepState::Failed]);
-        let mut snapshot = world.snapshot();
-        // As it stood before that was recorded.
-        snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.0[0].removed_at = None);
-        (snapshot.now, snapshot.watched_for) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
-        let plan = plan(&snapshot, &world.settings);
+        let plan = world.plan_with(|snapshot| {
+            // As it stood before that was recorded.
+            snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.0[0].removed_at = None);
+            (snapshot.now, snapshot.watched_for) = (snapshot.now + secs(700), watched);
+        });
         let tries = removes(&plan, |marker| marker.hand_off().is_some());
         assert_eq!(tries, owed, "after {watched:?}: {:?}", plan.effects);
     }

@@ -1,14 +1,16 @@
 //! Drains that would empty nothing, or for nothing: on a node that cannot end pods, before a release that cannot wait, for a cure that
 //! is held, and what is taken for empty too early.
 
-use nrh_core::action::{Drain, Restart, RestartRuntime};
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, ActionType, Mode, OnFailure, Step};
+use nrh_core::policy::{ActionType, Mode, OnFailure, Step};
 use nrh_core::remediation::{ActionResult, Phase, Remediation, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{asked, cont, cordon, drain, fault, hung, kept, kill, notify, policy, rule, secs, step, workload};
+use crate::samples::{
+    asked, cont, cordon, drain, drain_all_the_same, fault, hung, kept, kill, notify, restart_runtime, rule, secs,
+    workload,
+};
 use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons};
 
 /// A cordon that is wanted for its own sake.
@@ -21,33 +23,14 @@ fn empty(step: &StepRecord) -> u32 {
     step.rounds.map_or(0, |rounds| rounds.empty)
 }
 
-fn restart(skip_safety_check: bool) -> Step {
-    let with = Restart { skip_safety_check, ..Restart::default() };
-    step(Action::RestartRuntime(RestartRuntime(with)))
-}
-
-fn all_the_same() -> Step {
-    Step { timeout: secs(120), ..step(Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() })) }
-}
-
-fn with_pods(mut world: World, pods: usize) -> World {
-    world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
-    world
-}
-
 fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, steps: &[Step], pods: usize) -> World {
-    with_pods(World::sick(fault, by, steps), pods)
+    World::sick(fault, by, steps).with_pods(pods)
 }
 
 /// All records of drains.
 fn drains(world: &World) -> Vec<StepRecord> {
-    world
-        .remediations
-        .values()
-        .flat_map(|remediation| &remediation.steps)
-        .filter(|step| step.action == ActionType::Drain)
-        .cloned()
-        .collect()
+    let steps = world.remediations.values().flat_map(|remediation| &remediation.steps);
+    steps.filter(|step| step.action == ActionType::Drain).cloned().collect()
 }
 
 fn only_drain(world: &World) -> StepRecord {
@@ -70,8 +53,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         FaultType::SyncLoopStalled,
     ];
     for kind in stuck {
-        let mut world = sick(fault(kind, "x"), None, &[keep(), drain(), notify()], 3);
-        world.run(secs(60));
+        let world = sick(fault(kind, "x"), None, &[keep(), drain(), notify()], 3).ran(60);
         assert_eq!(world.did(), ["cordon", "notify"], "{kind}");
         assert!(untouched(&world), "{kind}");
         let record = only_drain(&world);
@@ -82,8 +64,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
             "{said}"
         );
         // Who says so has them evicted; they stay there, and nobody waits for them.
-        let mut world = sick(fault(kind, "x"), None, &[keep(), all_the_same(), notify()], 3);
-        world.run(secs(300));
+        let world = sick(fault(kind, "x"), None, &[keep(), drain_all_the_same(), notify()], 3).ran(300);
         assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_some()), "{kind}");
         let record = only_drain(&world);
         assert_eq!((record.state, empty(&record)), (StepState::Succeeded, 2));
@@ -92,7 +73,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
     // What resolves it does not wait for that. Nor does anything harsher follow, where the policy says so.
     let stop = Step { on_failure: OnFailure::Stop, ..drain() };
     for (drain, then) in [(drain(), "command RestartRuntime"), (stop, "notify")] {
-        let steps = [cordon(), drain, restart(true), notify()];
+        let steps = [cordon(), drain, restart_runtime(true), notify()];
         let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
         world.run(secs(120));
         assert_eq!(world.did(), ["cordon", then, "uncordon"]);
@@ -120,8 +101,7 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         assert_eq!(reasons(&plan), [BlockReason::ActionsDisabled], "{number}");
         assert!(plan.blocked[0].message.contains("would not end there"), "{number}: {:?}", plan.blocked);
         // Nor does one go on.
-        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
-        world.passes(2);
+        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40).passed(2);
         assert_eq!(world.did(), ["cordon", "drain"]);
         make_uncertain(&mut world);
         let plan = world.pass_after(10);
@@ -130,30 +110,10 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
     }
 }
 
-#[test]
-fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
-    let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
-    world.passes(2);
-    world.inject("n1", fault(FaultType::RuntimeListHung, "x"), None);
-    world.pass_after(10);
-    let record = drains(&world)[0].clone();
-    assert_eq!(record.state, StepState::Failed);
-    assert!(
-        record.message.starts_with("no further pod is evicted, since evicted pods do not end there: RuntimeListHung"),
-        "{}",
-        record.message
-    );
-    assert!(record.message.contains("40 pod(s) left"), "{}", record.message);
-    world.run(secs(60));
-    assert_eq!(world.nodes["n1"].workloads.iter().filter(|one| one.evicted_at.is_some()).count(), 20);
-    assert!(world.did().contains(&"notify"));
-}
-
 /// Told in NVIDIA/NVSentinel #1857.
 #[test]
 fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
-    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
-    world.passes(2);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0).passed(2);
     let first = only_drain(&world);
     assert_eq!((first.state, empty(&first)), (StepState::Started, 1), "{}", first.message);
     // The scheduler had bound it right before the cordon.
@@ -169,8 +129,7 @@ fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
 
 #[test]
 fn two_checks_at_one_moment_are_one() {
-    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
-    world.passes(2);
+    let world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0).passed(2);
     let remediation = world.only_remediation().clone();
     let id = drains(&world)[0].operation_id.clone();
     let quiet = || ActionResult::Quiet { message: "no pod is left".into() };
@@ -190,15 +149,12 @@ fn two_checks_at_one_moment_are_one() {
 fn two_rules(release: &[Step]) -> World {
     let disk = rule("disk", &[FaultType::DiskFull], &[keep(), drain(), notify()]);
     let hangs = rule("hangs", &[FaultType::HungContainer], release);
-    let mut world = World::new(&[policy("p", &[disk, hangs])], &["n1"]);
-    world.inject("n1", fault(FaultType::DiskFull, "d"), None);
-    with_pods(world, 3)
+    World::with_rules(&[disk, hangs]).ill(fault(FaultType::DiskFull, "d"), None).with_pods(3)
 }
 
 #[test]
 fn a_release_does_not_wait_for_a_drain() {
-    let mut world = two_rules(&[cont(), notify()]);
-    world.inject("n1", hung("x"), ClearedBy::Cont);
+    let mut world = two_rules(&[cont(), notify()]).ill(hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert!(reasons(&plan).contains(&BlockReason::HungProcessFirst), "{:?}", plan.blocked);
     assert_eq!(world.did(), [JOB_CONT]);
@@ -225,9 +181,7 @@ fn a_drain_does_not_wait_for_a_release_that_will_not_come() {
     // Its pod is not being deleted, so it is held; one that asks a person; and one that has been tried.
     let asks = asked(cont());
     for (release, cure) in [(kill(false), Some(ClearedBy::Kill)), (asks, Some(ClearedBy::Cont)), (cont(), None)] {
-        let mut world = two_rules(&[release.clone(), notify()]);
-        world.inject("n1", hung("x"), cure);
-        world.run(secs(900));
+        let world = two_rules(&[release.clone(), notify()]).ill(hung("x"), cure).ran(900);
         assert!(world.did().contains(&"drain"), "{:?}: {:?}", release.action, world.did());
     }
 }
@@ -252,7 +206,8 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
     // A runtime whose lists hang is not safe to restart, and was not for long enough that the restart is left out.
     let mut old = fault(FaultType::RuntimeListHung, "x");
     old.duration_seconds = 700;
-    let mut world = sick(old, ClearedBy::RestartRuntime, &[cordon(), all_the_same(), restart(false), notify()], 3);
+    let mut world =
+        sick(old, ClearedBy::RestartRuntime, &[cordon(), drain_all_the_same(), restart_runtime(false), notify()], 3);
     // What keeps it from being safe.
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     let mut leaked = hung("y");
@@ -280,9 +235,8 @@ fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
 #[test]
 fn a_dry_run_says_that_it_would_be_left_out() {
     let shadow = Step { mode: Mode::DryRun, ..drain() };
-    let steps = [cordon(), shadow, restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3);
-    world.run(secs(120));
+    let steps = [cordon(), shadow, restart_runtime(true), notify()];
+    let world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &steps, 3).ran(120);
     let record = only_drain(&world);
     assert_eq!(record.state, StepState::Simulated);
     assert!(record.message.contains("would be blocked: node n1 is not drained"), "{}", record.message);
@@ -290,8 +244,7 @@ fn a_dry_run_says_that_it_would_be_left_out() {
 
 #[test]
 fn the_cordon_of_another_remediation_is_not_the_one_that_a_drain_needs() {
-    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 40);
-    world.passes(2);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 40).passed(2);
     let mut other = world.only_remediation().clone();
     other.name = "other".into();
     other.identity = Some(("u".into(), "1".into()));

@@ -8,41 +8,24 @@ use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod, rule};
-use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, secs};
+use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs};
 
 #[test]
 fn a_confirmed_fault_is_acted_on_in_one_pass() {
-    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let plan = world.plan();
-    let kinds: Vec<&str> = plan
-        .effects
-        .iter()
-        .map(|effect| match effect {
-            Effect::StoreLedger(ledger) => {
-                assert_eq!(ledger.slots.len(), 1);
-                "ledger"
-            }
-            Effect::WriteRemediation(remediation) => {
-                assert_eq!((remediation.phase, remediation.steps.len()), (Phase::Running, 1));
-                assert_eq!(remediation.steps[0].state, StepState::Scheduled);
-                "write"
-            }
-            Effect::Act { node_uid, operation: Operation::RunJob(command), .. } => {
-                assert_eq!((node_uid.as_str(), command.node.as_str()), ("uid-n1", "n1"));
-                assert_eq!(command.epoch, 1);
-                "act"
-            }
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(kinds, ["ledger", "write", "act"]);
+    let plan = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).plan();
+    let [Effect::StoreLedger(ledger), Effect::WriteRemediation(remediation), action] = &plan.effects[..] else {
+        panic!("{:?}", plan.effects)
+    };
+    assert_eq!((ledger.slots.len(), remediation.phase, remediation.steps.len()), (1, Phase::Running, 1));
+    assert_eq!(remediation.steps[0].state, StepState::Scheduled);
+    let Effect::Act { node_uid, operation: Operation::RunJob(command), .. } = action else { panic!("{action:?}") };
+    assert_eq!((node_uid.as_str(), command.node.as_str(), command.epoch), ("uid-n1", "n1", 1));
     assert!(plan.blocked.is_empty(), "{:?}", plan.blocked);
 }
 
 #[test]
 fn it_is_resolved_verified_and_closed_and_its_slot_is_given_back() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
-    world.run(secs(300));
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]).ran(300);
     world.only_in(Phase::Succeeded);
     assert_eq!(world.did(), [JOB_CONT]);
     assert_eq!(world.slots().len(), 0);
@@ -60,24 +43,26 @@ fn what_the_probe_has_lost_sight_of_is_not_resolved() {
     world.run(secs(30));
     assert_eq!((world.phase(), world.did().len()), (Phase::Verifying, 1));
     world.node("n1").report.unchecked.clear();
-    world.run(secs(60));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(60, Phase::Succeeded);
 }
 
 #[test]
-fn a_hung_client_and_an_unresponsive_shim_are_ended_each_by_its_own_step() {
-    let release = [kill(false), notify()];
-    let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
-    assert_eq!(acts(&plan), [("n1".to_owned(), JOB_KILL.to_owned())]);
-    let clean_up = [clean_up(), notify()];
-    let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up).plan();
-    assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
+fn each_fault_is_ended_by_its_own_step_and_steps_that_cannot_apply_are_left_out() {
+    for (fault, steps, expected) in [
+        (fault(FaultType::RuntimeClientHung, "uid-log"), vec![kill(false), notify()], JOB_KILL),
+        (fault(FaultType::UnresponsiveShim, "shim"), vec![clean_up(), notify()], "job CleanupOrphans"),
+        (hung("log"), vec![delete_pod(), clean_up(), cont()], JOB_CONT),
+        (fault(FaultType::LeakedShim, "x"), vec![cont(), clean_up()], "job CleanupOrphans"),
+        (fault(FaultType::OrphanContainer, "x"), vec![cont(), clean_up()], "job CleanupOrphans"),
+    ] {
+        let kind = fault.kind;
+        let plan = World::sick(fault, None, &steps).plan();
+        assert_eq!(acts(&plan), [("n1".to_owned(), expected.to_owned())], "{kind}");
+    }
     // With a runtime that does not answer no Job starts, whatever the node's Ready still says.
-    let mut world = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up);
-    world.inject("n1", fault(FaultType::RuntimeUnreachable, "runtime"), None);
-    let plan = world.plan();
-    let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
-    assert_eq!(did, ["command CleanupOrphans"]);
+    let world = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &[clean_up(), notify()]);
+    let plan = world.ill(fault(FaultType::RuntimeUnreachable, "runtime"), None).plan();
+    assert_eq!(acts(&plan), [("n1".to_owned(), "command CleanupOrphans".to_owned())]);
 }
 
 #[test]
@@ -125,24 +110,11 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
 }
 
 #[test]
-fn the_next_step_follows_when_a_step_does_not_resolve() {
-    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
-    world.run(secs(900));
-    assert_eq!(world.did(), [JOB_CONT, JOB_KILL]);
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Succeeded);
-    let states: Vec<_> = remediation.steps.iter().map(|step| (step.step_index, step.state)).collect();
-    assert_eq!(states, [(0, StepState::Failed), (1, StepState::Succeeded)]);
-}
-
-#[test]
 fn attempts_cool_down_and_after_the_last_step_a_person_is_called() {
     let twice = Step { max_attempts: 2, ..cont() };
-    let mut world = World::sick(plugin(), None, &[cordon(), twice, notify()]);
-    world.run(secs(1_200));
+    let mut world = World::sick(plugin(), None, &[cordon(), twice, notify()]).ran(1_200);
     assert_eq!(world.did(), ["cordon", JOB_CONT, JOB_CONT, "notify", "uncordon"]);
-    let remediation = world.only_remediation();
-    assert_eq!(remediation.phase, Phase::Failed);
+    let remediation = world.only_in(Phase::Failed);
     assert_eq!(remediation.faults[0].state, Resolution::Exhausted);
     let (first, second) = (&remediation.steps[1], &remediation.steps[2]);
     let pause = second.scheduled_at.duration_since(first.finished_at.unwrap());
@@ -181,20 +153,8 @@ fn the_next_notification_is_never_an_earlier_one() {
 }
 
 #[test]
-fn steps_that_cannot_apply_are_left_out() {
-    let steps = [delete_pod(), clean_up(), cont()];
-    let plan = World::sick(hung("log"), ClearedBy::Cont, &steps).plan();
-    assert_eq!(acts(&plan)[0].1, JOB_CONT);
-    for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
-        let plan = World::sick(fault(kind, "x"), ClearedBy::CleanupOrphans, &[cont(), clean_up()]).plan();
-        assert_eq!(acts(&plan)[0].1, "job CleanupOrphans");
-    }
-}
-
-#[test]
 fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.inject("n1", plugin(), ClearedBy::Cont);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).ill(plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
     assert_eq!(reasons(&plan), [BlockReason::LowerUrgency]);
@@ -202,8 +162,7 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     assert_eq!(remediation.steps[0].fault_id, plugin().id);
     assert_eq!(remediation.faults.len(), 2);
 
-    world.run(secs(600));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(600, Phase::Succeeded);
     assert_eq!(world.did(), [JOB_CONT, JOB_CONT]);
 
     let mut world = World::under(&[cont()], &["a", "b", "c"]);
@@ -220,14 +179,11 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 /// Told in NVIDIA/NVSentinel #1451.
 #[test]
 fn a_new_fault_joins_the_open_remediation() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.pass();
-    world.inject("n1", plugin(), ClearedBy::Cont);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).passed(1).ill(plugin(), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::InProgress]);
     assert_eq!(world.only_remediation().faults.len(), 2);
-    world.run(secs(600));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(600, Phase::Succeeded);
 }
 
 #[test]
@@ -245,8 +201,7 @@ fn a_fault_that_goes_by_itself_needs_no_act() {
 
 #[test]
 fn a_suspension_lets_the_step_under_way_finish_but_starts_no_other() {
-    let mut world = World::sick(plugin(), None, &[cont(), kill(false)]);
-    world.pass();
+    let mut world = World::sick(plugin(), None, &[cont(), kill(false)]).passed(1);
     world.pass_after(5);
     assert_eq!(world.phase(), Phase::Verifying);
     world.node("n1").view.exclusions.push("maintenance".into());
@@ -259,18 +214,13 @@ fn a_suspension_lets_the_step_under_way_finish_but_starts_no_other() {
 
 #[test]
 fn the_outlook_says_what_is_done() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]).passed(1);
     let status_view = world.pass_after(5).nodes.remove("n1").unwrap();
     assert_eq!(status_view.health, Health::Healthy, "the probe sees it gone");
-    assert!(
-        status_view.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, executed "),
-        "{}",
-        status_view.activity
-    );
+    let activity = &status_view.activity;
+    assert!(activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, executed "), "{activity}");
     assert_eq!(status_view.remediation.as_ref(), Some(&world.only_remediation().name));
-    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let status_view = world.plan().nodes.remove("n1").unwrap();
+    let status_view = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).plan().nodes.remove("n1").unwrap();
     assert_eq!(status_view.top_fault, "HungContainer: container log of kube-system/log");
     assert_eq!(status_view.health, Health::Unhealthy);
 }
@@ -279,50 +229,37 @@ fn the_outlook_says_what_is_done() {
 fn a_step_that_fails_for_good_may_be_the_last() {
     let mut first = cont();
     (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
-    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[first, kill(true), notify()]);
-    world.run(secs(1200));
+    let world = World::sick(hung("log"), ClearedBy::Kill, &[first, kill(true), notify()]).ran(1200);
     assert_eq!(world.did(), [JOB_CONT, JOB_CONT, "notify"], "nothing harsher, and people are told");
     assert_eq!(world.phase(), Phase::Failed);
-    let mut world =
-        World::sick(hung("log"), ClearedBy::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
-    world.run(secs(1200));
+    let stop = |step: Step| Step { on_failure: OnFailure::Stop, ..step };
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[stop(cont()), kill(true)]).ran(1200);
     assert_eq!(world.phase(), Phase::Succeeded);
-    let cordon = Step { on_failure: OnFailure::Stop, ..cordon() };
-    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cordon, kill(true)]);
-    world.run(secs(1200));
+    let world = World::sick(hung("log"), ClearedBy::Kill, &[stop(cordon()), kill(true)]).ran(1200);
     assert_eq!(world.phase(), Phase::Succeeded, "a cordon that was made has not failed");
 }
 
 #[test]
 fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let shadow = |step: Step| Step { mode: Mode::DryRun, on_failure: OnFailure::Stop, ..step };
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(true)), cont(), notify()]);
-    world.run(secs(1200));
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(true)), cont(), notify()]).ran(1200);
     assert_eq!(world.did(), [JOB_CONT], "its failure is none, and nothing waits for it");
-    let remediation = world.only_remediation();
-    let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
-    assert_eq!((remediation.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
-    assert!(
-        remediation.steps[0].message.starts_with("not executed: the step is a dry run"),
-        "{}",
-        remediation.steps[0].message
-    );
+    let states = vec![StepState::Simulated, StepState::Succeeded];
+    assert_eq!((world.phase(), world.states()), (Phase::Succeeded, states));
+    let said = &world.step(0).message;
+    assert!(said.starts_with("not executed: the step is a dry run"), "{said}");
     // It would be held: that is recorded, and holds nothing.
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(false)), cont()]);
-    world.run(secs(1200));
-    let remediation = world.only_remediation();
-    assert!(remediation.steps[0].message.contains("would be blocked"), "{}", remediation.steps[0].message);
-    assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec![JOB_CONT]));
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(false)), cont()]).ran(1200);
+    says(&world.step(0).message, "would be blocked");
+    assert_eq!((world.phase(), world.did()), (Phase::Succeeded, vec![JOB_CONT]));
 }
 
 #[test]
 fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
     let shadow = Step { mode: Mode::DryRun, ..cont() };
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), shadow.clone(), notify()]);
-    world.run(secs(600));
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), shadow.clone(), notify()]).ran(600);
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"], "who writes a cordon alone wants it for itself");
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), shadow, clean_up()]);
-    world.run(secs(600));
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), shadow, clean_up()]).ran(600);
     assert_eq!(world.did(), Vec::<&str>::new(), "the one step that is done cannot heal it");
 }
 

@@ -23,7 +23,7 @@ use nrh_simulate::remediator::Object;
 use crate::events::{LABEL, NODES, NOT_DB, happen};
 use crate::random_worlds::Round;
 use crate::told::Told;
-use crate::world::{World, secs};
+use crate::world::{World, secs, stored};
 
 /// The policy in whose name a remediation acts.
 fn policy_of<'s>(snapshot: &'s Snapshot, remediation: &Remediation) -> &'s Policy {
@@ -140,15 +140,18 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
     check_room(snapshot, plan);
 }
 
+/// The remediation that an effect writes.
+fn writes(effect: &Effect) -> Option<&Remediation> {
+    match effect {
+        Effect::WriteRemediation(written) | Effect::BeginManualRequest(written) => Some(written.as_ref()),
+        _ => None,
+    }
+}
+
 /// What holds for the action at this place of the plan.
 fn check_start(snapshot: &Snapshot, plan: &Plan, place: usize) {
     let Effect::Act { remediation, operation_id, node, node_uid, operation } = &plan.effects[place] else { return };
-    let written = plan.effects[..place].iter().find_map(|effect| match effect {
-        Effect::WriteRemediation(written) | Effect::BeginManualRequest(written) if written.name == *remediation => {
-            Some(written.as_ref())
-        }
-        _ => None,
-    });
+    let written = plan.effects[..place].iter().filter_map(writes).find(|written| written.name == *remediation);
     let record = written.or_else(|| snapshot.remediations.get(remediation)).unwrap();
     let step = record.current_step().unwrap();
     assert_eq!(step.operation_id, *operation_id, "reserved before the act");
@@ -181,29 +184,22 @@ fn check_opened(before: &Snapshot, plan: &Plan, world: &World) {
         let Effect::Remove { remediation, node, marker: Marker::Cordon, .. } = effect else { continue };
         let Some((known, view)) = before.remediations.get(remediation).zip(before.nodes.get(node)) else { continue };
         let stays = known.node_uid != view.uid && view.unschedulable;
-        assert!(
-            !stays || world.nodes[node].view.unschedulable,
-            "{node} was opened for {remediation}, of another machine"
-        );
+        let is_kept = !stays || world.nodes[node].view.unschedulable;
+        assert!(is_kept, "{node} was opened for {remediation}, of another machine");
     }
 }
 
 /// What is opened has room by the fleet as it is: a percent of a fleet that has shrunk is less than it was.
 fn check_room(snapshot: &Snapshot, plan: &Plan) {
-    let written = |effect: &Effect| match effect {
-        Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => {
-            Some(remediation.as_ref().clone())
-        }
-        _ => None,
-    };
     let is_running = |e: &&Remediation| e.mode == Mode::Enforce && !e.phase.is_final();
-    let written: BTreeMap<String, Remediation> =
-        plan.effects.iter().filter_map(written).map(|remediation| (remediation.name.clone(), remediation)).collect();
+    let written: BTreeMap<&String, &Remediation> =
+        plan.effects.iter().filter_map(writes).map(|written| (&written.name, written)).collect();
     let opened = |of: &dyn Fn(&Remediation) -> bool| {
-        written.values().filter(is_running).filter(|e| of(e) && !snapshot.remediations.contains_key(&e.name)).count()
+        let new = written.values().copied().filter(|e| !snapshot.remediations.contains_key(&e.name));
+        new.filter(is_running).filter(|e| of(e)).count()
     };
     let running = |of: &dyn Fn(&Remediation) -> bool| {
-        let known = snapshot.remediations.values().map(|known| written.get(&known.name).unwrap_or(known));
+        let known = snapshot.remediations.values().map(|known| written.get(&known.name).copied().unwrap_or(known));
         known.filter(is_running).filter(|e| of(e)).count() + opened(of)
     };
     let all = running(&|_| true);
@@ -272,17 +268,11 @@ fn check_approved(snapshot: &Snapshot, record: &Remediation, step: &StepRecord) 
 fn check_manual(snapshot: &Snapshot, plan: &Plan, remediation: &Remediation) {
     let manual = &snapshot.manual_requests[&remediation.name];
     assert!(manual.cancel.is_none() && !manual.deleting && !snapshot.remediations.contains_key(&remediation.name));
-    assert_eq!(
-        (remediation.identity.as_ref(), remediation.manual.as_ref()),
-        (Some(&manual.identity), Some(&manual.manual))
-    );
-    assert!(
-        snapshot.remediations.values().all(|other| other.node != remediation.node || !other.is_open()),
-        "a second remediation"
-    );
-    let stored =
-        plan.effects.iter().find_map(|e| if let Effect::StoreLedger(ledger) = e { Some(ledger) } else { None });
-    let ledger = stored.or(snapshot.ledger.as_ref()).unwrap();
+    assert_eq!(remediation.identity.as_ref(), Some(&manual.identity));
+    assert_eq!(remediation.manual.as_ref(), Some(&manual.manual));
+    let mut others = snapshot.remediations.values();
+    assert!(others.all(|other| other.node != remediation.node || !other.is_open()), "a second remediation");
+    let ledger = stored(plan).or(snapshot.ledger.as_ref()).unwrap();
     assert!(ledger.slots.contains_key(&remediation.name), "no slot: {ledger:?}");
     let policy = policy_of(snapshot, remediation);
     assert!(!policy.suspend && policy.mode == Mode::Enforce && policy.pause_requests.is_empty() && !policy.is_broken);
@@ -353,10 +343,8 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
         && !changes_executor
         && !matches!(operation, Operation::Cordon | Operation::Taint(_) | Operation::Notify(_))
     {
-        assert!(
-            executed(snapshot, policy, node) < policy.limits.per_node.max_actions as usize,
-            "more acts than a node may have"
-        );
+        let most = policy.limits.per_node.max_actions as usize;
+        assert!(executed(snapshot, policy, node) < most, "more acts than a node may have");
     }
     if let Operation::HandOff(with) = operation {
         let lately =
@@ -434,41 +422,31 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
         return assert_ne!(view.ready, TriState::Unknown, "marked although nobody knows how it is");
     }
     let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
-    assert!(
-        view.unschedulable && own.is_open() && own.cleanup.has_pending_cordon(),
-        "without a cordon of its remediation"
-    );
+    let is_cordoned = view.unschedulable && own.is_open() && own.cleanup.has_pending_cordon();
+    assert!(is_cordoned, "without a cordon of its remediation");
 }
 
 /// No machine boots more often than it was told to.
 fn check_boots(world: &World) {
     for (name, node) in &world.nodes {
-        let told = world
-            .log
-            .iter()
-            .filter(|(of, what)| of == name && ["command Reboot", "command MarkForReboot"].contains(&what.as_str()))
-            .count();
-        assert!(
-            node.boots.count as usize <= told,
-            "{name} was booted {} times, and told to {told} times",
-            node.boots.count
-        );
+        let is_told = |what: &str| ["command Reboot", "command MarkForReboot"].contains(&what);
+        let told = world.log.iter().filter(|(of, what)| of == name && is_told(what)).count();
+        let count = node.boots.count;
+        assert!(count as usize <= told, "{name} was booted {count} times, and told to {told} times");
     }
 }
 
 /// What the world keeps after every pass, however it was disturbed.
 pub fn check_world(world: &World) {
     check_boots(world);
-    for node in NODES {
-        let open = world.remediations.values().filter(|e| e.node == node && e.current_step().is_some()).count();
-        assert!(open <= 1, "two steps on {node}");
-    }
     assert!(world.acts.values().all(|count| *count == 1), "an operation was done twice: {:?}", world.acts);
     // What is at its end and only puts back a cordon that it has kept holds no slot.
     let in_flight = |e: &&Remediation| !e.phase.is_final() && e.mode == Mode::Enforce;
     let open: Vec<&Remediation> = world.remediations.values().filter(in_flight).collect();
     assert!(open.len() <= usize::try_from(world.ceiling).unwrap(), "{} in flight of {}", open.len(), world.ceiling);
     for node in NODES {
+        let steps = world.remediations.values().filter(|e| e.node == node && e.current_step().is_some()).count();
+        assert!(steps <= 1, "two steps on {node}");
         let here = open.iter().filter(|remediation| remediation.node == node).count();
         assert!(here <= 1, "{here} remediations of {node}");
     }

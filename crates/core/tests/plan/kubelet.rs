@@ -1,15 +1,13 @@
 //! A kubelet whose start is blocked: named, waited for, and no Job is sent to it.
 
 use jiff::Timestamp;
-use nrh_core::action::Notify;
 use nrh_core::fault::FaultType;
 use nrh_core::kubelet::Complaint;
 use nrh_core::plan::Health;
-use nrh_core::policy::Action;
 use nrh_core::snapshot::{KubeletView, TriState};
 use nrh_testbed_matrix::{Seen, Way};
 
-use crate::samples::{cont, hung, policy, rule, secs, step};
+use crate::samples::{cont, hung, notify, rule, secs};
 use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, World, acts};
 
 const BEGAN: i64 = 1_767_225_600;
@@ -27,12 +25,10 @@ pub fn block(world: &mut World, age: u64) {
 }
 
 fn world() -> World {
-    let notify = step(Action::Notify(Notify::default()));
-    let rules = [
-        rule("blocked", &[FaultType::KubeletStartBlocked, FaultType::PlegStalled], std::slice::from_ref(&notify)),
-        rule("hung", &[FaultType::HungContainer], &[cont(), notify]),
-    ];
-    World::new(&[policy("p", &rules)], &["n1"])
+    World::with_rules(&[
+        rule("blocked", &[FaultType::KubeletStartBlocked, FaultType::PlegStalled], &[notify()]),
+        rule("hung", &[FaultType::HungContainer], &[cont(), notify()]),
+    ])
 }
 
 #[test]

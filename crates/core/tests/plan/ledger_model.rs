@@ -45,7 +45,7 @@ struct Bed {
     overlaps: u8,
     /// The rules that are to be shown as needed.
     rules: Rules,
-    known: Arc<Mutex<HashMap<Decision, Vec<Decided>>>>,
+    known: Arc<Mutex<HashMap<Decision, Decided>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,8 +206,8 @@ enum Action {
 /// What a decision is made from.
 type Decision = (Vec<Seen>, bool, u8);
 
-/// What is decided for one node: its slot in the ledger to store, and what is done about it.
-type Decided = (Place, Vec<Call>);
+/// What is decided: the slot of each node in the ledger, whether that is stored, and what is done about each node.
+type Decided = (Vec<Place>, bool, Vec<Vec<Call>>);
 
 fn name(node: usize) -> String {
     format!("e{node}")
@@ -232,8 +232,7 @@ fn slot(node: usize, place: Place) -> Option<(String, Slot)> {
 
 /// What one pass writes: a remediation whose step is reserved.
 static RESERVED: LazyLock<Remediation> = LazyLock::new(|| {
-    let mut world = World::sick(hung("log"), None, &[cont()]);
-    world.schedule();
+    let world = World::sick(hung("log"), None, &[cont()]).scheduled();
     world.only_remediation().clone()
 });
 
@@ -295,8 +294,8 @@ impl Bed {
         }
     }
 
-    /// What the controller decides on what it has seen, by its own budget: the new ledger, and a chain for each node.
-    fn decide(&self, (seen, is_ours, first): &Decision) -> (Vec<Place>, bool, Vec<Vec<Call>>) {
+    /// What the controller decides on what it has seen, by its own budget.
+    fn decide(&self, (seen, is_ours, first): &Decision) -> Decided {
         let each = || seen.iter().enumerate();
         let stored = Ledger { slots: each().filter_map(|(node, seen)| slot(node, seen.place)).collect() };
         let remediations: BTreeMap<String, Remediation> =
@@ -357,16 +356,14 @@ impl Bed {
         (places, is_written, chains)
     }
 
-    /// The same, remembered. The last one says whether anything is stored.
-    fn decided(&self, decision: &Decision) -> Vec<Decided> {
+    /// The same, remembered.
+    fn decided(&self, decision: &Decision) -> Decided {
         if let Some(known) = self.known.lock().unwrap().get(decision) {
             return known.clone();
         }
-        let (places, stores, chains) = self.decide(decision);
-        let mut all: Vec<Decided> = places.into_iter().zip(chains).collect();
-        all.push((if stores { Place::New } else { Place::Free }, Vec::new()));
-        self.known.lock().unwrap().insert(decision.clone(), all.clone());
-        all
+        let decided = self.decide(decision);
+        self.known.lock().unwrap().insert(decision.clone(), decided.clone());
+        decided
     }
 }
 
@@ -615,11 +612,10 @@ impl Model for Bed {
             Action::Decide(who, first) => {
                 let seen = state.nodes.iter().map(|node| node.minds[who].seen).collect::<Option<Vec<Seen>>>()?;
                 let leader = state.leaders[who].as_mut()?;
-                let mut decided = self.decided(&(seen, leader.is_ours, first));
-                let (stores, _) = decided.pop()?;
-                leader.store = if stores == Place::Free { Store::Nothing } else { Store::Planned };
-                for (node, (place, chain)) in state.nodes.iter_mut().zip(decided) {
-                    (node.minds[who].next, node.minds[who].chain) = (place, chain);
+                let (places, is_stored, chains) = self.decided(&(seen, leader.is_ours, first));
+                leader.store = if is_stored { Store::Planned } else { Store::Nothing };
+                for (node, decided) in state.nodes.iter_mut().zip(places.into_iter().zip(chains)) {
+                    (node.minds[who].next, node.minds[who].chain) = decided;
                 }
             }
             Action::SendStore(who) if self.rules.search && state.would_drop_what_is_there(who) => {

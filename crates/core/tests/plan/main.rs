@@ -8,6 +8,7 @@
 
 mod answers;
 mod approvals;
+mod beginnings;
 mod budgets;
 mod cleanup;
 mod clocks;

@@ -1,17 +1,16 @@
 //! What a person starts and cancels by hand.
 
-use nrh_core::action::{Restart, RestartRuntime};
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::manual::MAX_WAITING;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, ActionType, Amount, Mode, Step};
+use nrh_core::policy::{ActionType, Amount, Mode, Step};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_core::window::WindowType;
 
-use crate::samples::{asked, cont, cordon, fault, hung, kept, kill, notify, policy, rule, step, today};
-use crate::world::{Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs, written};
+use crate::samples::{asked, cont, cordon, fault, hung, kept, kill, notify, policy, restart_runtime, rule, today};
+use crate::world::{Change, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs, written};
 
 const KIND: FaultType = FaultType::HungContainer;
 const RELEASE: ActionType = ActionType::ReleaseHungProcess;
@@ -47,6 +46,10 @@ fn requested(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
     world
 }
 
+fn is_begun(effect: &Effect) -> bool {
+    matches!(effect, Effect::BeginManualRequest(_))
+}
+
 /// The finished remediation of that name.
 fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
     let remediation = &world.remediations[name];
@@ -55,21 +58,12 @@ fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
 }
 
 #[test]
-fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
-    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
-    world.passes(2);
+fn a_second_no_to_what_is_at_its_end_changes_nothing() {
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]).passed(2);
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
-    assert_eq!(acts(&world.pass()), []);
-    world.run(secs(400));
-    let remediation = ended(&world, &name);
-    assert_eq!(remediation.phase, Phase::Cancelled);
-    assert_eq!(remediation.message, "cancelled by a person: cancelled by bob: I look at it myself");
-    assert_eq!(world.did(), ["cordon", JOB_CONT, "uncordon"], "the Job was on its way already");
-    assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
-    assert!(world.plan().blocked[0].message.contains("cancelled by bob"), "{:?}", world.plan().blocked);
-    // A second no to what is at its end changes nothing.
+    world.run_to(400, Phase::Cancelled);
     world.remediations.get_mut(&name).unwrap().cancel = Some(no(None));
-    assert!(world.plan().effects.is_empty());
+    assert_eq!(world.plan().effects, []);
 }
 
 #[test]
@@ -81,14 +75,12 @@ fn a_no_written_right_before_the_act_prevents_it() {
     assert!(!world.apply(act, true));
     world.run(secs(60));
     assert_eq!(world.did(), Vec::<&str>::new());
-    let remediation = world.only_remediation();
-    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Cancelled, StepState::Cancelled));
+    assert_eq!((world.phase(), world.step(0).state), (Phase::Cancelled, StepState::Cancelled));
 }
 
 #[test]
 fn a_person_ends_the_keeping_of_a_cordon() {
-    let mut world = World::sick(hung("log"), None, &[kept(secs(7_200), secs(60)), cont(), notify()]);
-    world.run(secs(600));
+    let mut world = World::sick(hung("log"), None, &[kept(secs(7_200), secs(60)), cont(), notify()]).ran(600);
     assert_eq!(world.phase(), Phase::Quarantined);
     let name = world.cancel("n1", &no(None)).unwrap();
     world.run(secs(60));
@@ -104,11 +96,7 @@ fn a_manual_request_begins_on_its_step_index_without_being_asked_twice() {
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let begun = world.pass();
     assert_eq!(acts(&begun), [("n1".into(), JOB_CONT.into())]);
-    assert!(
-        matches!(begun.effects[..2], [Effect::StoreLedger(_), Effect::BeginManualRequest(_)]),
-        "{:?}",
-        begun.effects
-    );
+    assert!(matches!(begun.effects[..2], [Effect::StoreLedger(_), Effect::BeginManualRequest(_)]), "{begun:?}");
     assert!(world.manual_requests.is_empty(), "it is a remediation from now on");
     let remediation = world.only_remediation();
     assert_eq!(remediation.steps[0].approved_by.as_deref(), Some("ann"));
@@ -121,8 +109,7 @@ fn a_manual_request_begins_on_its_step_index_without_being_asked_twice() {
 
 #[test]
 fn a_manual_request_goes_on_by_the_rule_and_resolves() {
-    let mut world = requested(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]);
-    world.run(secs(900));
+    let world = requested(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]).ran(900);
     assert_eq!(world.did(), [JOB_CONT, JOB_KILL], "the first such step, then what follows it");
     assert_eq!(ended(&world, "by-hand").phase, Phase::Succeeded);
     assert!(world.slots().is_empty());
@@ -130,8 +117,7 @@ fn a_manual_request_goes_on_by_the_rule_and_resolves() {
 
 #[test]
 fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
-    let mut world = World::sick(hung("log"), None, &[cont()]);
-    world.run(secs(900));
+    let mut world = World::sick(hung("log"), None, &[cont()]).ran(900);
     assert_eq!((world.phase(), reasons(&world.plan())), (Phase::Failed, vec![BlockReason::RecentlyFailed]));
     world.ask("by-hand-again", "n1", "p", manual(KIND, RELEASE));
     assert_eq!(acts(&world.pass()).len(), 1);
@@ -143,11 +129,8 @@ fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     assert_eq!(acts(&world.pass()).len(), 1);
 }
 
-/// A block, and what causes it.
-type Hold = (BlockReason, fn(&mut World));
-
-/// What holds a start by hand.
-fn holds() -> [Hold; 12] {
+/// What holds a start by hand, with the reason that is told.
+fn holds() -> [(BlockReason, Change); 12] {
     [
         (BlockReason::Suspended, |w| w.suspended = Some("by ann".into())),
         (BlockReason::Excluded, |w| w.node("n1").view.exclusions.push("drain".into())),
@@ -197,8 +180,7 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
 /// What can never begin ends, and says why: as soon as no watch can be behind any more.
 #[test]
 fn what_can_never_begin_ends_with_the_reason() {
-    type Case = (&'static str, fn(&mut World));
-    let cases: [Case; 16] = [
+    let cases: [(&'static str, Change); 16] = [
         ("there is no node n1", |w| drop(w.nodes.remove("n1"))),
         ("node n1 was replaced", |w| w.node("n1").view.uid = "other".into()),
         ("there is no policy p", |w| w.policies.clear()),
@@ -220,9 +202,7 @@ fn what_can_never_begin_ends_with_the_reason() {
             before.rules[0].min_duration = secs(3_600);
             w.policies.push(before);
         }),
-        ("no HungContainer is seen on node n1", |w| {
-            w.recover("n1");
-        }),
+        ("no HungContainer is seen on node n1", |w| w.recover("n1")),
         ("start the Cordon before it", |w| {
             w.manual_requests.get_mut("by-hand").unwrap().manual.action = ActionType::Drain;
         }),
@@ -251,11 +231,8 @@ fn what_can_never_begin_ends_with_the_reason() {
         assert_eq!(acts(&plan), [], "{why}");
         let [remediation] = written(&plan)[..] else { panic!("{why}: {:?}", plan.effects) };
         assert_eq!((remediation.phase, remediation.finished_at), (Phase::Cancelled, Some(world.now)), "{why}");
-        assert!(
-            remediation.message.starts_with("not started: ") && remediation.message.contains(why),
-            "{}",
-            remediation.message
-        );
+        assert!(remediation.message.starts_with("not started: "), "{}", remediation.message);
+        says(&remediation.message, why);
         assert_eq!(remediation.stopped(), None, "nothing was stopped: the engine goes on by itself");
     }
 }
@@ -271,22 +248,16 @@ fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
 
 #[test]
 fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
-    let restart = |skip_safety_check| {
-        step(Action::RestartRuntime(RestartRuntime(Restart { skip_safety_check, ..Restart::default() })))
-    };
     let down = fault(FaultType::RuntimeUnreachable, "it");
-    let mut world = World::sick(down, None, &[restart(false), asked(restart(true)), notify()]);
+    let mut world = World::sick(down, None, &[restart_runtime(false), asked(restart_runtime(true)), notify()]);
     let node = world.node("n1");
     node.sick[0].fault.duration_seconds = 1_200;
     node.send();
     (node.report.restart.runtime, node.report.restart.unsafe_for) = (TriState::False, secs(1_200));
     world.ask("by-hand", "n1", "p", manual(FaultType::RuntimeUnreachable, ActionType::RestartRuntime));
     let plan = world.plan();
-    let begun: Vec<_> = plan.effects.iter().filter(|effect| matches!(effect, Effect::BeginManualRequest(_))).collect();
-    assert!(
-        begun.is_empty() && plan.blocked.iter().any(|blocked| blocked.message.contains("a restart was not safe")),
-        "{plan:?}"
-    );
+    assert!(!plan.effects.iter().any(is_begun), "{plan:?}");
+    assert!(plan.blocked.iter().any(|blocked| blocked.message.contains("a restart was not safe")), "{plan:?}");
 }
 
 #[test]
@@ -296,27 +267,18 @@ fn what_a_person_has_not_seen_is_not_agreed_to() {
         world.ask("by-hand", "n1", "p", ManualRequest { policy_generation: generation, ..manual(KIND, RELEASE) });
         let is_agreed = generation == Some(1);
         assert_eq!(acts(&world.pass()).len(), usize::from(is_agreed), "{generation:?}");
-        let remediation = world.only_remediation();
         let expected = if is_agreed { Phase::Running } else { Phase::AwaitingApproval };
-        assert_eq!(
-            (remediation.phase, remediation.steps.len()),
-            (expected, 1),
-            "{generation:?}: {}",
-            remediation.message
-        );
+        assert_eq!((world.phase(), world.states().len()), (expected, 1), "{generation:?}");
     }
 }
 
 #[test]
 fn one_fault_of_several_is_named_by_its_id() {
-    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
-    world.inject("n1", hung("other"), ClearedBy::Cont);
+    let mut world = left_alone(ClearedBy::Cont, &[cont()]).ill(hung("other"), ClearedBy::Cont);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let blocked = world.pass();
-    assert!(
-        acts(&blocked).is_empty() && blocked.blocked.iter().any(|blocked| blocked.message.contains("none is named")),
-        "{blocked:?}"
-    );
+    assert_eq!(acts(&blocked), []);
+    assert!(blocked.blocked.iter().any(|blocked| blocked.message.contains("none is named")), "{blocked:?}");
     world.manual_requests.clear();
     let id = hung("other").id;
     world.ask("by-hand", "n1", "p", ManualRequest { fault_id: Some(id.clone()), ..manual(KIND, RELEASE) });
@@ -328,24 +290,18 @@ fn one_fault_of_several_is_named_by_its_id() {
 /// Told in openkruise/kruise #2474.
 #[test]
 fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_it() {
-    let mut world = World::sick(hung("log"), None, &[cont(), kill(true)]);
-    world.pass();
+    let mut world = World::sick(hung("log"), None, &[cont(), kill(true)]).passed(1);
     world.ask("by-hand-first", "n1", "p", manual(KIND, RELEASE));
     world.ask("by-hand-second", "n1", "p", manual(KIND, RELEASE));
     world.pass();
     let (_, running) = world.remediations.iter().find(|(name, _)| *name != "by-hand-second").unwrap();
     assert!(running.is_open());
-    assert!(
-        world.manual_requests["by-hand-first"].message.contains(&format!("remediation {} has node n1", running.name))
-    );
+    says(&world.manual_requests["by-hand-first"].message, &format!("remediation {} has node n1", running.name));
     says(&ended(&world, "by-hand-second").message, "by-hand-first for node n1 was written before");
     world.wait(120, 5);
     assert!(world.manual_requests.is_empty());
-    assert!(
-        world.remediations["by-hand-first"].steps[0].executed_at.is_some(),
-        "{:?}",
-        world.remediations["by-hand-first"]
-    );
+    let first = &world.remediations["by-hand-first"];
+    assert!(first.steps[0].executed_at.is_some(), "{first:?}");
     assert!(world.open() <= 1);
 }
 
@@ -380,11 +336,7 @@ fn an_old_cache_begins_nothing_twice() {
     world.pass();
     world.carry_out(&before, &Chaos::default());
     assert_eq!(world.did(), [JOB_CONT]);
-    let stale = plan(&before, &world.settings);
-    assert!(
-        stale.effects.iter().any(|effect| matches!(effect, Effect::BeginManualRequest(_))),
-        "it would, had it the version"
-    );
+    assert!(plan(&before, &world.settings).effects.iter().any(is_begun), "it would, had it the version");
 }
 
 #[test]
@@ -419,8 +371,7 @@ fn there_is_a_bound_to_what_waits() {
 
 #[test]
 fn a_yes_to_another_operation_does_not_carry_the_first() {
-    let mut world = requested(None, &[asked(cont())]);
-    world.pass();
+    let mut world = requested(None, &[asked(cont())]).passed(1);
     let remediation = world.remediations.get_mut("by-hand").unwrap();
     let first = remediation.steps[0].operation_id.clone();
     remediation.approval = Some(Approval { approved_by: "bob".into(), operation_id: "by-hand-another".into() });

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nrh_core::fault::{FaultType, PodRef};
+use nrh_core::fault::FaultType;
 use nrh_core::matching::{Matching, Runtime};
 use nrh_core::plan::{BlockReason, SelfHealing};
 use nrh_core::policy::{Amount, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
@@ -30,15 +30,20 @@ fn all_rules(name: &str, steps: &[Step]) -> Rule {
     rule(name, &FaultType::ALL, steps)
 }
 
-fn labelled(world: &mut World, pod: PodRef, value: &str) {
+/// The pod has this label, and a `ReplicaSet` owns it.
+fn label(world: &mut World, value: &str) {
     let labels = BTreeMap::from([("app".to_owned(), value.to_owned())]);
-    world.pods.insert(pod, PodLike::There { labels, owner: Some("ReplicaSet".into()) });
+    world.pods.insert(pod("log"), PodLike::There { labels, owner: Some("ReplicaSet".into()) });
 }
 
 /// A hung container of pod `log` on one node.
 fn ill(policies: &[Policy]) -> World {
-    let mut world = World::new(policies, &["n1"]);
-    world.inject("n1", hung("log"), ClearedBy::Kill);
+    World::new(policies, &["n1"]).ill(hung("log"), ClearedBy::Kill)
+}
+
+fn labelled(policies: &[Policy], value: &str) -> World {
+    let mut world = ill(policies);
+    label(&mut world, value);
     world
 }
 
@@ -46,8 +51,7 @@ fn ill(policies: &[Policy]) -> World {
 fn the_rule_that_is_for_the_pod_is_taken_and_no_other() {
     let rules = [narrowed("databases", is("db"), &[notify()]), all_rules("others", &[cont()])];
     for (value, expected, name) in [("db", "notify", "databases"), ("web", JOB_CONT, "others")] {
-        let mut world = ill(&[policy("p", &rules)]);
-        labelled(&mut world, pod("log"), value);
+        let world = labelled(&[policy("p", &rules)], value);
         let plan = world.plan();
         assert_eq!(acts(&plan), [("n1".to_owned(), expected.to_owned())], "{value}");
         let remedy = plan.nodes["n1"].assigned_rules.values().next().unwrap();
@@ -91,8 +95,7 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
 #[test]
 fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
     let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[clean_up()])];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.inject("n1", fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
+    let world = World::with_rules(&rules).ill(fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
 }
 
@@ -148,9 +151,7 @@ fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediat
     let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
     high.priority = 10;
     let begun = || {
-        let mut world = ill(&[low.clone(), high.clone()]);
-        labelled(&mut world, pod("log"), "web");
-        world.pass();
+        let world = labelled(&[low.clone(), high.clone()], "web").passed(1);
         assert_eq!(world.did(), [JOB_CONT]);
         world
     };
@@ -168,7 +169,7 @@ fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediat
 
     // With other labels it is for the other policy.
     let mut world = begun();
-    labelled(&mut world, pod("log"), "db");
+    label(&mut world, "db");
     world.run(secs(400));
     let did = world.did();
     assert!(!did.contains(&JOB_KILL) && did.contains(&"notify"), "{did:?}");
@@ -176,7 +177,7 @@ fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediat
 
     // Labels that no rule asks for: the step is held, and no harsher one is taken in the end.
     let mut world = begun();
-    labelled(&mut world, pod("log"), "cache");
+    label(&mut world, "cache");
     world.run(secs(1_200));
     assert!(!world.did().contains(&JOB_KILL), "{:?}", world.did());
 
@@ -196,10 +197,8 @@ fn a_dry_run_takes_nothing_over_that_has_begun() {
     let mut trial = policy("a-trial", &[all_rules("r", &[kill(true)])]);
     trial.mode = Mode::DryRun;
     let did = |policies: &[Policy]| {
-        let mut world = ill(policies);
-        labelled(&mut world, pod("log"), "web");
-        world.pass();
-        labelled(&mut world, pod("log"), "db");
+        let mut world = labelled(policies, "web").passed(1);
+        label(&mut world, "db");
         world.run(secs(60));
         assert!(world.remediations.values().any(|remediation| remediation.is_open() && remediation.policy == "p"));
         world.run(secs(1_200));
@@ -214,7 +213,7 @@ fn a_node_with_a_fault_that_may_be_for_a_rule_counts_as_unhealthy() {
     p.limits.max_unhealthy = Amount::Count(0);
     let mut world = ill(std::slice::from_ref(&p));
     assert_eq!(world.plan().policies["p"].unhealthy, 1);
-    labelled(&mut world, pod("log"), "web");
+    label(&mut world, "web");
     assert_eq!(world.plan().policies["p"].unhealthy, 0);
 }
 
@@ -230,16 +229,12 @@ fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_resolved_by_no_later_
     let others = all_rules("others", &[cont(), kill(true)]);
     let rules = [narrowed("databases", is("db"), &[notify()]), others.clone()];
     let by_label = {
-        let mut world = ill(&[policy("p", &rules)]);
-        labelled(&mut world, pod("log"), "web");
-        world.pass();
-        labelled(&mut world, pod("log"), "db");
+        let mut world = labelled(&[policy("p", &rules)], "web").passed(1);
+        label(&mut world, "db");
         world
     };
     let by_policy = {
-        let mut world = ill(&[policy("p", std::slice::from_ref(&others))]);
-        labelled(&mut world, pod("log"), "db");
-        world.pass();
+        let mut world = labelled(&[policy("p", std::slice::from_ref(&others))], "db").passed(1);
         world.policies[0].rules = rules.to_vec();
         world
     };
@@ -255,8 +250,7 @@ fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_resolved_by_no_later_
 #[test]
 fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun() {
     let low = all_rules("old", &[cont(), kill(true)]);
-    let mut world = ill(&[policy("p", std::slice::from_ref(&low))]);
-    world.pass();
+    let mut world = ill(&[policy("p", std::slice::from_ref(&low))]).passed(1);
     world.policies[0].rules = vec![all_rules("new", &[notify()]), low];
     world.run(secs(900));
     assert_eq!(world.did(), [JOB_CONT, JOB_KILL]);
@@ -265,9 +259,7 @@ fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun(
 #[test]
 fn uncertainty_never_passes_over_gentle_steps() {
     let rule = narrowed("r", is("web"), &[cont(), cont(), kill(true), notify()]);
-    let mut world = ill(&[policy("p", &[rule])]);
-    labelled(&mut world, pod("log"), "web");
-    world.pass();
+    let mut world = labelled(&[policy("p", &[rule])], "web").passed(1);
     let known = std::mem::take(&mut world.pods);
     let is_refused = |world: &World| steps(world).iter().any(|(_, state)| *state == StepState::Refused);
     world.until(secs(5_000), "refused", is_refused);
@@ -280,9 +272,7 @@ fn uncertainty_never_passes_over_gentle_steps() {
 fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
     let asked = asked(cont());
     let rule = narrowed("r", is("web"), &[asked.clone(), kill(true), notify()]);
-    let mut world = ill(&[policy("p", std::slice::from_ref(&rule))]);
-    labelled(&mut world, pod("log"), "web");
-    world.pass();
+    let mut world = labelled(&[policy("p", std::slice::from_ref(&rule))], "web").passed(1);
     let known = std::mem::take(&mut world.pods);
     world.approve("n1", "ann").unwrap();
     let is_over = |world: &World| steps(world).iter().any(|(_, state)| *state != StepState::AwaitingApproval);
@@ -326,8 +316,7 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
     // That it is about some pod is known.
     let any = Matching { pods: Some(Selector::default()), ..Matching::default() };
     let rules = [Rule { matching: any, ..all() }, all_rules("later", &[kill(true)])];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.inject("n1", unnamed(), ClearedBy::Kill);
+    let world = World::with_rules(&rules).ill(unnamed(), ClearedBy::Kill);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "notify".to_owned())]);
 }
 
@@ -365,8 +354,7 @@ fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_no
             "rule near is not for it: match.runtimes asks for containerd >=1.7.0 <1.7.24, and the node's is cri-o://1.30.0",
         ),
     ] {
-        let mut world = ill(&[policy("p", &rules)]);
-        labelled(&mut world, pod("log"), "web");
+        let mut world = labelled(&[policy("p", &rules)], "web");
         let view = &mut world.node("n1").view;
         (view.runtime_version, view.kubelet_version) = (Some(runtime.to_owned()), Some(kubelet.to_owned()));
         let plan = world.plan();
@@ -384,8 +372,7 @@ fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_no
             "rule shops is not for it: match.namespaces is shop, and its pod is kube-system/log",
         ),
     ] {
-        let mut world = ill(&[policy("p", &rules)]);
-        labelled(&mut world, pod("log"), "web");
+        let world = labelled(&[policy("p", &rules)], "web");
         says(&world.plan().blocked[0].message, expected);
     }
 }

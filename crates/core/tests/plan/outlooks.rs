@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyLimitView};
 use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 
-use crate::budgets::zones;
-use crate::samples::{cont, hung, names, policy, rule, today};
+use crate::budgets::{decided_unseen, zones};
+use crate::samples::{cont, hung, names, plugin, policy, rule, today};
+use crate::storms::{age, inject};
 use crate::world::{ClearedBy, World, secs};
 
 fn of(plan: &Plan) -> &PolicyStatusView {
@@ -34,16 +34,12 @@ fn what_limits_come_to_is_told_for_each_value_those_with_the_least_room_first() 
     assert_eq!((faults.len(), faults[0].in_flight, faults[0].max_in_flight), (1, 0, 3), "half of six");
     world.inject("b1", hung("log"), None);
     world.inject("a1", hung("log"), None);
-    let mut unseen = world.snapshot();
-    world.pass();
+    let unseen = decided_unseen(&mut world, &["b1"]);
     let told = world.plan();
     assert_eq!(rooms(&told), [(b(), 1, 1, 1), (None, 2, 0, 1), (a(), 3, 1, 2)]);
     assert_eq!(of(&told).limits.faults[0].in_flight, 2);
     // One whose node is gone, and which nobody sees yet, counts in each of them, as where it is decided.
-    unseen.ledger.clone_from(&world.ledger);
-    unseen.nodes.remove("b1");
-    unseen.reports.remove("b1");
-    assert_eq!(rooms(&plan(&unseen, &world.settings)), [(None, 2, 1, 1), (a(), 3, 2, 2)]);
+    assert_eq!(rooms(&unseen), [(None, 2, 1, 1), (a(), 3, 2, 2)]);
 }
 
 #[test]
@@ -107,18 +103,10 @@ fn windows_are_told_in_the_order_of_the_policy_and_change_with_them_alone() {
 
 #[test]
 fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way() {
-    let names = names(40);
     let rules = [rule("r", &[FaultType::HungContainer, FaultType::NetworkPluginHung], &[cont()])];
-    let mut world = World::new(&[policy("p", &rules)], &names);
-    let inject = |world: &mut World, names: &[String], of: fn() -> nrh_core::fault::Fault| {
-        for node in names {
-            let mut fault = of();
-            (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-            world.inject(node, fault, None);
-        }
-    };
-    inject(&mut world, &names[..12], || hung("log"));
-    inject(&mut world, &names[..15], crate::samples::plugin);
+    let mut world = World::new(&[policy("p", &rules)], &names(40));
+    inject(&mut world, 0..12, None, hung);
+    inject(&mut world, 0..15, None, |_| plugin());
     world.policies[0].windows = vec![today(WindowType::Deny)];
     let plan = world.plan();
     let (_, why) = of(&plan).blocked.clone().unwrap();
@@ -128,12 +116,7 @@ fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way(
     assert_eq!(told, [(FaultType::NetworkPluginHung, 0, 15, 15), (FaultType::HungContainer, 0, 12, 12)]);
     let evidence = &of(&plan).storms[1].evidence;
     assert!(evidence.contains("12 of 40 nodes have a new HungContainer within 10 min"), "{evidence}");
-    for node in world.nodes.values_mut() {
-        for sick in &mut node.sick {
-            sick.fault.duration_seconds += 3600;
-        }
-    }
-    world.tick(secs(3600));
+    age(&mut world, secs(3600));
     let later: Vec<_> = of(&world.plan()).storms.iter().map(|storm| (storm.max_concurrent, storm.new)).collect();
     assert_eq!(later, [(1, 0), (1, 0)], "no more come: one at a time");
 }

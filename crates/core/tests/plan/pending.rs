@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use nrh_core::action::{Restart, Taint};
+use nrh_core::action::Restart;
 use nrh_core::budget::Slots;
 use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, ActionType, Amount, Daemon, Mode, Step};
+use nrh_core::policy::{ActionType, Amount, Daemon, Mode, Step};
 use nrh_core::remediation::{Cancel, Executor, Phase, Remediation, StepRecord, StepState};
 use nrh_core::tri_state::TriState;
 
-use crate::samples::{self, asked, cordon, fault, mark_for_reboot, policy, rule, secs, step};
-use crate::world::{Chaos, World, reasons};
+use crate::samples::{self, asked, cordon, fault, mark_for_reboot, policy, rule, secs, soft_taint};
+use crate::world::{Change, Chaos, World, reasons};
 
 /// The lag of a cache, the time to live of a command, and the time to an answer.
 const LONGEST: u64 = 60 + 120 + 170;
 
 fn restart() -> Step {
-    step(samples::restart(Daemon::Kubelet, Restart::default()))
+    samples::restart(Daemon::Kubelet, Restart::default())
 }
 
 fn down() -> Fault {
@@ -29,8 +29,7 @@ fn down() -> Fault {
 fn given(steps: &[Step]) -> World {
     let mut policy = policy("p", &[rule("r", &[FaultType::KubeletDown], steps)]);
     policy.limits.max_in_flight = Amount::Count(1);
-    let mut world = World::new(&[policy], &["n1", "n2"]);
-    world.inject("n1", down(), None);
+    let mut world = World::new(&[policy], &["n1", "n2"]).ill(down(), None);
     world.until(secs(60), "given to n1", |world| world.nodes["n1"].command.is_some());
     world.node("n1").probe_runs = false;
     world.inject("n2", down(), None);
@@ -58,8 +57,7 @@ fn until_next(world: &mut World) -> u64 {
 
 #[test]
 fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute_the_step() {
-    type Stop = (&'static str, fn(&mut World));
-    let stops: [Stop; 3] = [
+    let stops: [(&'static str, Change); 3] = [
         ("cancelled", cancel),
         ("deleted", World::delete_remediations),
         ("uncordoned", |world| world.node("n1").view.unschedulable = false),
@@ -136,8 +134,7 @@ fn a_command_that_stands_is_waited_for_until_no_node_takes_it() {
 #[test]
 fn a_job_on_a_ready_node_is_waited_for_only_until_its_pod_has_ended() {
     for (ready, longest) in [(TriState::True, 60 + 30), (TriState::False, LONGEST)] {
-        let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]);
-        world.pass();
+        let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]).passed(1);
         assert!(attempt(&world).started_at.is_some() && attempt(&world).executor == Executor::Job);
         cancel(&mut world);
         world.pass();
@@ -150,9 +147,7 @@ fn a_job_on_a_ready_node_is_waited_for_only_until_its_pod_has_ended() {
 
 #[test]
 fn a_step_that_was_not_given_to_its_node_keeps_no_slot() {
-    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::KubeletDown], &[restart()])])], &["n1"]);
-    world.inject("n1", down(), None);
-    world.schedule();
+    let mut world = World::alone(down(), None, &[restart()]).scheduled();
     assert!(attempt(&world).started_at.is_none());
     cancel(&mut world);
     world.live(2, 5);
@@ -162,8 +157,7 @@ fn a_step_that_was_not_given_to_its_node_keeps_no_slot() {
 /// The controller died after the call, or its record was refused. The command in place is the proof.
 #[test]
 fn a_step_whose_start_was_not_recorded_keeps_its_slot_too() {
-    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::KubeletDown], &[restart()])])], &["n1"]);
-    world.inject("n1", down(), None);
+    let mut world = World::alone(down(), None, &[restart()]);
     world.disturbed_pass(&Chaos { crash_after: Some(3), ..Chaos::default() });
     assert!(world.nodes["n1"].command.is_some() && attempt(&world).started_at.is_none(), "{:?}", world.did());
     world.node("n1").probe_runs = false;
@@ -239,8 +233,7 @@ fn a_reboot_that_awaited_approval_is_not_waited_for_once_its_policy_is_gone() {
 /// Its end is what its steps have made of it, whatever becomes of its policy while it waits.
 #[test]
 fn what_has_only_its_node_to_wait_for_says_so_and_needs_no_policy() {
-    let taint = step(Action::Taint(Taint::default()));
-    let mut world = given(&[taint, restart()]);
+    let mut world = given(&[soft_taint(), restart()]);
     world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
     world.live(2, 5);
     let activity = world.plan().nodes["n1"].activity.clone();
@@ -268,30 +261,22 @@ fn an_attempt_that_another_start_has_claimed_times_out_and_keeps_its_slot_until_
 #[test]
 fn a_finished_job_is_executed_by_nobody_any_more() {
     for (ready, least) in [(TriState::True, 0), (TriState::False, LONGEST - 60)] {
-        end_of_finished_job(ready, least);
+        let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]).without_jobs().passed(1);
+        for (_, job) in world.jobs.values_mut() {
+            (job.started, job.finished, job.pod_ended) = (true, true, true);
+        }
+        world.node("n1").view.ready = ready;
+        world.until(secs(60), "over", |world| attempt(world).state == StepState::TimedOut);
+        let waited = world.until(secs(600), "failed", |world| of(world, "n1").unwrap().phase == Phase::Failed);
+        assert!((least..least + 65).contains(&waited), "{ready:?}: {waited}");
+        assert_eq!(world.jobs.len(), 1);
     }
-}
-
-fn end_of_finished_job(ready: TriState, least: u64) {
-    let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]);
-    world.node("n1").job_starts = false;
-    world.pass();
-    for (_, job) in world.jobs.values_mut() {
-        (job.started, job.finished, job.pod_ended) = (true, true, true);
-    }
-    world.node("n1").view.ready = ready;
-    world.until(secs(60), "over", |world| attempt(world).state == StepState::TimedOut);
-    let waited = world.until(secs(600), "failed", |world| of(world, "n1").unwrap().phase == Phase::Failed);
-    assert!((least..least + 65).contains(&waited), "{waited}");
-    assert_eq!(world.jobs.len(), 1);
 }
 
 /// The suspension ends the attempt in the pass in which the probe was to take it over.
 #[test]
 fn who_was_not_asked_is_not_waited_for() {
-    let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]);
-    world.node("n1").job_starts = false;
-    world.pass();
+    let mut world = World::sick(samples::hung("log"), None, &[samples::cont()]).without_jobs().passed(1);
     world.policies[0].suspend = true;
     world.until(secs(60), "over", |world| attempt(world).state == StepState::Cancelled);
     assert!(attempt(&world).executor_changed_at.is_some(), "{:?}", attempt(&world));

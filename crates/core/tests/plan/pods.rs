@@ -1,9 +1,8 @@
 //! DaemonSet pods that make no progress.
 
-use nrh_core::engine::plan;
 use nrh_core::external_condition::{self, ExternalCondition};
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing};
+use nrh_core::plan::{BlockReason, Health, SelfHealing};
 use nrh_core::policy::{ActionType, Step};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{SuspectPod, TriState};
@@ -12,13 +11,16 @@ use nrh_core::stuck::FRESH;
 use crate::samples::{
     backing_off, cont, creating, delete_pod, failed, fault, hand_off, hung, kill, notify, overdue, plugin, policy, rule,
 };
-use crate::world::{Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, notification, reasons, says, secs};
+use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, notification, reasons, says, secs, written};
+
+/// A node under one rule for stuck pods.
+fn for_pods(steps: &[Step]) -> World {
+    World::with_rules(&[rule("r", &[FaultType::StuckDaemonSetPod], steps)])
+}
 
 /// A node with a pod that backs off.
 fn stuck(steps: &[Step]) -> World {
-    let mut world = World::under(steps, &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
-    world
+    World::under(steps, &["n1"]).with_pod(backing_off("n1", "agent-1"))
 }
 
 #[test]
@@ -35,18 +37,14 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
     world.pass_after(10);
     assert_eq!(world.phase(), Phase::Verifying, "the successor is not Ready yet");
     world.node("n1").pods[0].ready = true;
-    world.run(secs(60));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(60, Phase::Succeeded);
 }
 
 #[test]
 fn a_pod_that_nobody_checked_is_not_well() {
-    let mut world = stuck(&[delete_pod()]);
-    world.pass();
+    let mut world = stuck(&[delete_pod()]).passed(1);
     world.tick(secs(30));
-    let mut snapshot = world.snapshot();
-    snapshot.pods_read.clear();
-    let plan = plan(&snapshot, &world.settings);
+    let plan = world.plan_with(|snapshot| snapshot.pods_read.clear());
     assert!(plan.effects.is_empty(), "{:?}", plan.effects);
 }
 
@@ -92,8 +90,7 @@ fn only_daemon_set_pods_that_are_stuck_count() {
         ("within grace", false, with(overdue, |pod| pod.overdue = Some(secs(119)))),
     ];
     for (name, is_stuck, pod) in cases {
-        let mut world = World::new(&[policy("p", &[])], &["n1"]);
-        world.node("n1").pods.push(pod);
+        let world = World::with_rules(&[]).with_pod(pod);
         let faults = &world.plan().nodes["n1"].cluster_faults;
         assert_eq!(faults.len(), usize::from(is_stuck), "{name}: {faults:?}");
     }
@@ -101,22 +98,17 @@ fn only_daemon_set_pods_that_are_stuck_count() {
 
 #[test]
 fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
-    let steps = [delete_pod()];
-    let mut own = hung("agent-1");
-    own.state = FaultState::Suspected;
-    let suspected_plugin = Fault { state: FaultState::Suspected, ..plugin() };
+    let suspected = |fault: Fault| Fault { state: FaultState::Suspected, ..fault };
     let cases = [
-        ("own hung container", backing_off("n1", "agent-1"), Some(own.clone()), true),
+        ("own hung container", backing_off("n1", "agent-1"), Some(suspected(hung("agent-1"))), true),
         ("another pod's", backing_off("n1", "agent-1"), Some(hung("other")), false),
         ("plugin, but the pod has its network", backing_off("n1", "agent-1"), Some(plugin()), false),
-        ("plugin, and the pod waits for it", creating("n1", "agent-1"), Some(suspected_plugin), true),
+        ("plugin, and the pod waits for it", creating("n1", "agent-1"), Some(suspected(plugin())), true),
         ("the runtime", creating("n1", "agent-1"), Some(fault(FaultType::RuntimeListHung, "r")), true),
         ("nothing", creating("n1", "agent-1"), None, false),
     ];
     for (name, suspect, cause, is_first) in cases {
-        let rules = [rule("r", &[FaultType::StuckDaemonSetPod], &steps)];
-        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.node("n1").pods.push(suspect);
+        let mut world = for_pods(&[delete_pod()]).with_pod(suspect);
         if let Some(cause) = cause {
             world.inject("n1", cause, ClearedBy::Cont);
         }
@@ -126,26 +118,21 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         let message = &plan.nodes["n1"].cluster_faults[0].message;
         assert_eq!(message.contains("cause on the node: "), is_first, "{name}: {message}");
     }
-    let mut world = World::under(&[cont(), delete_pod()], &["n1"]);
-    world.node("n1").pods.push(overdue("n1", "agent-1"));
-    world.inject("n1", hung("agent-1"), ClearedBy::Cont);
-    let plan = world.plan();
+    let world = World::sick(hung("agent-1"), ClearedBy::Cont, &[cont(), delete_pod()]);
+    let plan = world.with_pod(overdue("n1", "agent-1")).plan();
     assert_eq!(acts(&plan)[0].1, JOB_CONT, "the hung process is released, the pod is left");
 }
 
 #[test]
 fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
-    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[delete_pod()])])], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
-    let mut snapshot = world.snapshot();
-    snapshot.pods[0].read = FRESH;
-    assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
-    snapshot.pods[0].read = FRESH + secs(1);
-    let blocked = plan(&snapshot, &world.settings);
+    let mut world = for_pods(&[delete_pod()]).with_pod(SuspectPod { read: FRESH, ..backing_off("n1", "agent-1") });
+    assert_eq!(acts(&world.plan()).len(), 1);
+    let blocked = world.plan_with(|snapshot| snapshot.pods[0].read = FRESH + secs(1));
     let said = &blocked.nodes["n1"];
     assert_eq!((acts(&blocked).len(), said.cluster_faults[0].state), (0, FaultState::Suspected));
     assert_eq!((said.health, said.pods_progressing), (Health::Degraded, TriState::Unknown));
     assert!(!said.check_sequence, "the probe cannot read pods");
+    world.node("n1").pods[0].read = secs(1);
     world.heartbeat("n1").arrived = secs(23);
     let blocked = world.plan();
     assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::ProbeNotReporting]));
@@ -154,14 +141,9 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
 /// It may be gone since: a read shows whether it is still there, the time that has passed does not.
 #[test]
 fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
-    let mut world = World::under(&[delete_pod()], &["n1"]);
-    let mut pod = overdue("n1", "agent-1");
-    pod.overdue = Some(secs(20));
-    world.node("n1").pods.push(pod);
     for read in [0, 10, 20, 99, 100, 101, 120, 121, 10_000] {
-        let mut snapshot = world.snapshot();
-        snapshot.pods[0].read = secs(read);
-        let plan = plan(&snapshot, &world.settings);
+        let pod = SuspectPod { overdue: Some(secs(20)), read: secs(read), ..overdue("n1", "agent-1") };
+        let plan = World::under(&[delete_pod()], &["n1"]).with_pod(pod).plan();
         assert_eq!(plan.nodes["n1"].cluster_faults, [], "read {read} s ago");
     }
 }
@@ -169,8 +151,7 @@ fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
 /// Neither there nor gone: what was done is not called in vain.
 #[test]
 fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
-    let mut world = stuck(&[delete_pod()]);
-    world.pass();
+    let mut world = stuck(&[delete_pod()]).passed(1);
     assert_eq!(world.did(), ["delete agent-1"]);
     world.node("n1").pods = vec![SuspectPod { read: secs(30), ..backing_off("n1", "agent-1") }];
     world.wait(60, 5);
@@ -180,10 +161,8 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
 /// That says nothing about the step.
 #[test]
 fn no_harsher_step_follows_while_the_pods_cannot_be_read() {
-    let rule = rule("r", &[FaultType::StuckDaemonSetPod], &[delete_pod(), hand_off("Fix"), notify()]);
-    let mut world = World::new(&[policy("p", &[rule])], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
-    world.schedule();
+    let world = for_pods(&[delete_pod(), hand_off("Fix"), notify()]);
+    let mut world = world.with_pod(backing_off("n1", "agent-1")).scheduled();
     world.node("n1").pods[0].read = secs(30);
     world.wait(60, 5);
     world.node("n1").pods[0].read = secs(1);
@@ -203,9 +182,7 @@ fn with_overdue_pod() -> World {
         rule("hung", &[FaultType::HungContainer], &[cont(), notify()]),
         rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod(), notify()]),
     ];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.node("n1").pods.push(overdue("n1", "agent-1"));
-    world
+    World::with_rules(&rules).with_pod(overdue("n1", "agent-1"))
 }
 
 #[test]
@@ -218,19 +195,15 @@ fn a_stuck_pod_is_not_given_up_before_its_cause_was_checked_for() {
     assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::StaleEvidence]));
     assert!(blocked.nodes["n1"].check_sequence);
     world.heartbeat("n1").arrived = secs(2);
-    let unchecked = |kind| {
-        let mut snapshot = world.snapshot();
-        snapshot.reports.get_mut("n1").unwrap().unchecked.insert(kind);
-        plan(&snapshot, &world.settings)
-    };
+    let unchecked =
+        |kind| world.plan_with(|snapshot| assert!(snapshot.reports.get_mut("n1").unwrap().unchecked.insert(kind)));
     for kind in [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung] {
         assert_eq!(reasons(&unchecked(kind)), [BlockReason::StaleEvidence], "{kind}");
     }
-    assert!(unchecked(FaultType::DiskFull).effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
+    assert!(!written(&unchecked(FaultType::DiskFull)).is_empty());
     // A probe that cannot check everywhere is not waited for without end.
     world.node("n1").pods[0].overdue = Some(secs(120 + 600));
-    let late = world.plan();
-    assert!(late.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
+    assert!(!written(&world.plan()).is_empty());
 }
 
 /// The pod gets on once its cause is released, and nothing else is done to it.
@@ -244,8 +217,7 @@ fn ends_with_the_release(world: &mut World) {
 #[test]
 fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     let mut world = with_overdue_pod();
-    let suspected = Fault { state: FaultState::Suspected, ..hung("agent-1") };
-    world.inject("n1", suspected, ClearedBy::Cont);
+    world.inject("n1", Fault { state: FaultState::Suspected, ..hung("agent-1") }, ClearedBy::Cont);
     for _ in 0..6 {
         let blocked = world.pass();
         assert_eq!((acts(&blocked).len(), world.remediations.len()), (0, 0), "{:?}", blocked.blocked);
@@ -281,10 +253,10 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
 #[test]
 fn of_pods_that_nobody_could_read_it_is_not_known_that_they_progress() {
     let world = World::under(&[notify()], &["n1", "n2"]);
-    let mut snapshot = world.snapshot();
-    snapshot.pods_unread = true;
-    snapshot.pods_read.remove("n1");
-    let plan = plan(&snapshot, &world.settings);
+    let plan = world.plan_with(|snapshot| {
+        snapshot.pods_unread = true;
+        snapshot.pods_read.remove("n1");
+    });
     let of = |node: &str| plan.nodes[node].pods_progressing;
     assert_eq!((of("n1"), of("n2")), (TriState::Unknown, TriState::True), "the other was read as a whole");
 }
@@ -317,8 +289,7 @@ fn with_overdue_pod_under_two_policies() -> World {
 
 #[test]
 fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
-    let mut world = with_overdue_pod_under_two_policies();
-    world.inject("n1", hung("agent-1"), ClearedBy::Cont);
+    let mut world = with_overdue_pod_under_two_policies().ill(hung("agent-1"), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!((world.did(), reasons(&plan)), (vec![JOB_CONT], vec![BlockReason::HungProcessFirst]));
     ends_with_the_release(&mut world);
@@ -350,12 +321,9 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
 
 #[test]
 fn a_network_plugin_that_hangs_is_no_cause_for_a_pod_with_the_network_of_its_node() {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod(), notify()]);
     for (host_network, expected) in [(false, vec![]), (true, vec!["delete agent-1"])] {
-        let mut world = World::new(&[policy("pods", std::slice::from_ref(&pod))], &["n1"]);
-        world.node("n1").pods.push(SuspectPod { host_network, ..creating("n1", "agent-1") });
-        world.inject("n1", plugin(), None);
-        world.pass();
+        let pod = SuspectPod { host_network, ..creating("n1", "agent-1") };
+        let world = for_pods(&[delete_pod(), notify()]).with_pod(pod).ill(plugin(), None).passed(1);
         assert_eq!(world.did(), expected, "host network: {host_network}");
     }
 }
@@ -373,11 +341,10 @@ fn a_pod_does_not_wait_for_a_cause_that_nobody_remediates() {
 fn people_hear_that_the_cause_of_a_stuck_pod_was_not_checked_for() {
     let mut world = with_overdue_pod();
     world.node("n1").pods[0].overdue = Some(secs(120 + 600));
-    let mut unchecked = world.snapshot();
-    unchecked.reports.get_mut("n1").unwrap().unchecked.insert(FaultType::HungContainer);
-    for (snapshot, is_said) in [(world.snapshot(), false), (unchecked, true)] {
+    for is_said in [false, true] {
         let mut world = world.clone();
-        let plan = world.carry_out(&snapshot, &Chaos::default());
+        world.node("n1").report.unchecked.extend(is_said.then_some(FaultType::HungContainer));
+        let plan = world.pass();
         let notified = notification(&plan);
         assert_eq!(notified.unwrap().contains("(nobody has checked its cause)"), is_said, "{notified:?}");
     }
@@ -389,9 +356,7 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
         rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]),
         rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod()]),
     ];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.inject("n1", plugin(), ClearedBy::Kill);
-    world.node("n1").pods.push(creating("n1", "agent-1"));
+    let mut world = World::with_rules(&rules).ill(plugin(), ClearedBy::Kill).with_pod(creating("n1", "agent-1"));
     world.live(6, 5);
     assert_eq!(world.did(), [JOB_KILL]);
     world.node("n1").pods[0].ready = true;
@@ -403,8 +368,7 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
 fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
     let mut world = World::under(&[delete_pod()], &["n1"]);
     for turn in 0..12 {
-        let node = world.node("n1");
-        node.pods = vec![backing_off("n1", &format!("agent-{turn}"))];
+        world.node("n1").pods = vec![backing_off("n1", &format!("agent-{turn}"))];
         world.run(secs(240));
     }
     assert_eq!(world.did(), ["delete agent-0"]);
@@ -415,10 +379,7 @@ fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
 
 #[test]
 fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
-    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod()])];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
-    world.pass();
+    let mut world = for_pods(&[delete_pod()]).with_pod(backing_off("n1", "agent-1")).passed(1);
     assert_eq!(world.did(), ["delete agent-1"]);
     world.node("n1").pods.clear();
     for _ in 0..5 {
@@ -428,6 +389,5 @@ fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
     let mut successor = backing_off("n1", "agent-2");
     (successor.ready, successor.waiting) = (true, Vec::new());
     world.node("n1").pods.push(successor);
-    world.run(secs(60));
-    assert_eq!(world.phase(), Phase::Succeeded);
+    world.run_to(60, Phase::Succeeded);
 }

@@ -1,11 +1,10 @@
 //! The last decision before an action: it agrees with the pass, and each change since then stops the action.
 
-use nrh_core::action::Cordon;
 use nrh_core::engine::{plan, preflight};
 use nrh_core::fault::FaultState;
 use nrh_core::matching::Requirement;
 use nrh_core::plan::{Effect, Operation};
-use nrh_core::policy::{Action, ActionType, Mode};
+use nrh_core::policy::{ActionType, Mode};
 use nrh_core::remediation::{Cancel, StepRecord, StepState};
 use nrh_core::snapshot::Snapshot;
 use nrh_core::window::WindowType;
@@ -13,8 +12,8 @@ use proptest::prelude::*;
 
 use crate::events::{event, happen};
 use crate::random_worlds::{any_worlds, round, tried};
-use crate::samples::{cont, drain, hung, kill, step, today, workload};
-use crate::world::{ClearedBy, World, says, secs};
+use crate::samples::{cont, cordon, drain, hung, kill, today};
+use crate::world::{Change, ClearedBy, World, says, secs};
 
 type Act = (String, String, Operation);
 
@@ -110,9 +109,8 @@ fn after(steps: &[nrh_core::policy::Step], change: impl FnOnce(&mut World)) -> R
 
 #[test]
 fn each_single_change_stops_the_action_and_says_which() {
-    type Case = (fn(&mut World), &'static str);
     assert!(after(&[cont()], |_| {}).is_ok());
-    let cases: [Case; 21] = [
+    let cases: [(Change, &'static str); 21] = [
         (|w| drop(w.nodes.remove("n1")), "node n1 is gone"),
         (|w| w.node("n1").view.uid = "other".into(), "was replaced"),
         (|w| w.node("n1").view.deleting = true, "being deleted"),
@@ -173,9 +171,7 @@ fn a_policy_that_is_not_valid_starts_no_second_executor() {
 /// A drain has begun: a window that closes does not stop its next round, but a lost cordon does.
 #[test]
 fn a_drain_goes_on_in_a_closed_window_and_stops_without_its_cordon() {
-    let mut world =
-        World::sick(hung("log"), ClearedBy::Kill, &[step(Action::Cordon(Cordon::default())), drain(), kill(true)]);
-    world.node("n1").workloads.push(workload("web"));
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cordon(), drain(), kill(true)]).with_pods(1);
     let is_begun = |step: &StepRecord| step.action == ActionType::Drain && step.state == StepState::Started;
     let drains = |world: &World| world.remediations.values().any(|one| one.current_step().is_some_and(is_begun));
     world.until(secs(100), "draining", drains);

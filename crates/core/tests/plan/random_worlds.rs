@@ -17,7 +17,7 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 use crate::events::{CONDITION, Event, LABEL, NODES, NOT_DB, POLICIES, POOL, ZONE, come};
 use crate::samples::{
     asked, clean_up, cont, cordon, delete_pod, drain, hand_off, kept, kill, mark_for_reboot, notify, policy, reboot,
-    restart, rule, soft_taint, step, taint,
+    restart, rule, soft_taint, taint,
 };
 use crate::world::{Chaos, World, secs};
 
@@ -43,7 +43,7 @@ pub fn some_steps() -> impl Strategy<Value = Vec<Step>> {
         vec![cont(), kill(false), clean_up(), delete_pod()],
         vec![cordon(), cont(), kill(true), clean_up(), notify()],
         vec![cordon(), twice.clone(), delete_pod(), notify()],
-        vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
+        vec![restart(Daemon::Kubelet), cont(), restart(Daemon::Runtime), notify()],
         vec![cont(), cordon(), short("Fix"), notify()],
         vec![cordon(), drain(), cont(), kill(true), notify()],
         vec![cont(), shortly_kept(), Step { on_failure: OnFailure::Stop, ..drain() }, short("Fix"), notify()],

@@ -1,17 +1,18 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
-use nrh_core::action::{Drain, Reboot};
+use nrh_core::action::Reboot;
 use nrh_core::command::{OutcomeReason, OutcomeState};
-use nrh_core::fault::{Fault, FaultType};
+use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType, Amount, History, Mode, Step, TopologyLimit};
 use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{
-    asked, cordon, drain, fault, hand_off, hung, mark_for_reboot, notify, plugin, reboot, secs, silent, workload,
+    asked, cordon, drain, drain_all_the_same, fault, hand_off, hung, mark_for_reboot, notify, plugin, reboot, secs,
+    silent,
 };
-use crate::world::{Chaos, ClearedBy, World, acts, command, reasons};
+use crate::world::{Change, Chaos, ClearedBy, World, acts, command, reasons, says};
 
 fn drained_first() -> Step {
     Step { action: Action::Reboot(Reboot::default()), ..reboot() }
@@ -32,27 +33,16 @@ fn reboot_by_hand(world: &mut World) {
     world.heartbeat("n1").boot_id = "theirs".into();
 }
 
-/// Passes until the command stands.
-fn commanded(world: &mut World) {
+/// Such a node, right after the command was given.
+fn commanded(steps: &[Step]) -> World {
+    let mut world = sick(steps);
     world.until(secs(100), "given its command", |world| world.did().contains(&"command Reboot"));
-}
-
-#[test]
-fn a_node_is_cordoned_rebooted_and_opened_again_once_its_new_boot_is_well() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    world.run(secs(600));
-    assert_eq!(world.did(), ["cordon", "command Reboot", "uncordon"]);
-    let done = record(&world);
-    assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
-    assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
-    assert_eq!(world.phase(), Phase::Succeeded);
-    assert_eq!(world.nodes["n1"].boots.count, 1);
+    world
 }
 
 #[test]
 fn the_command_is_for_one_boot_and_for_the_nodes_own_agent() {
-    let mut world = sick(&[cordon(), reboot()]);
-    world.pass();
+    let mut world = sick(&[cordon(), reboot()]).passed(1);
     let plan = world.pass_after(5);
     let command = command(&plan).unwrap();
     assert_eq!((command.action.kind(), command.boot_id.as_deref()), (ActionType::Reboot, Some("boot-0")));
@@ -60,8 +50,7 @@ fn the_command_is_for_one_boot_and_for_the_nodes_own_agent() {
 
 #[test]
 fn the_agent_that_comes_back_to_the_same_command_does_nothing() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    commanded(&mut world);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     // The controller is away; the command stands in the API all the while.
     world.without_controller(60, 5);
     assert_eq!(world.nodes["n1"].boots.count, 1, "it would boot again and again");
@@ -74,8 +63,7 @@ fn the_agent_that_comes_back_to_the_same_command_does_nothing() {
 #[test]
 fn a_controller_that_dies_between_the_command_and_its_record_does_not_give_it_again() {
     for may_see in [true, false] {
-        let mut world = sick(&[cordon(), reboot(), notify()]);
-        world.pass();
+        let mut world = sick(&[cordon(), reboot(), notify()]).passed(1);
         world.tick(secs(5));
         // The reservation and the command, and no record of the command.
         world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
@@ -96,8 +84,7 @@ fn a_controller_that_dies_between_the_command_and_its_record_does_not_give_it_ag
 
 #[test]
 fn a_node_that_has_booted_anew_before_the_command_is_not_told_to() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    world.pass();
+    let mut world = sick(&[cordon(), reboot(), notify()]).passed(1);
     world.tick(secs(5));
     // Scheduled and not commanded; then somebody else reboots it.
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
@@ -111,8 +98,7 @@ fn a_node_that_has_booted_anew_before_the_command_is_not_told_to() {
 /// Told in medik8s/node-healthcheck-operator #274.
 #[test]
 fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_counts_for_nothing() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    commanded(&mut world);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     for _ in 0..11 {
         let plan = world.pass_after(5);
         assert!(acts(&plan).is_empty(), "{plan:#?}");
@@ -166,9 +152,8 @@ fn stays_cordoned(world: &mut World, seconds: u64) -> bool {
 
 #[test]
 fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_it_may_do_so() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    commanded(&mut world);
     let gone = timed_out(&mut world);
     assert!(stays_cordoned(&mut world.clone(), 2_350 - gone), "told, and still up in the same boot");
     world.pass();
@@ -216,8 +201,7 @@ fn a_node_in_the_same_boot_stays_closed_for_as_long_as_its_probe_may_begin_the_r
 
 #[test]
 fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    commanded(&mut world);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.away = Some(100);
     world.policies.clear();
     assert!(stays_cordoned(&mut world, 480));
@@ -225,8 +209,7 @@ fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down()
     world.run(secs(120));
     assert_eq!((world.is_cordoned(), world.nodes["n1"].boots.count), (false, 1), "its new boot is known");
     // One that never comes back is opened all the same in the end.
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    commanded(&mut world);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.away = Some(10_000);
     world.policies.clear();
     assert!(stays_cordoned(&mut world, 2_300));
@@ -246,9 +229,8 @@ fn a_reboot_to_which_nobody_has_agreed_keeps_no_node_closed() {
 
 #[test]
 fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    commanded(&mut world);
     timed_out(&mut world);
     world.run(secs(30));
     assert!(world.is_cordoned() && world.only_remediation().is_open());
@@ -262,8 +244,7 @@ fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
 #[test]
 fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     // Without a cordon among the steps, and under somebody else's.
-    let mut world = sick(&[reboot(), notify()]);
-    world.run(secs(120));
+    let world = sick(&[reboot(), notify()]).ran(120);
     assert_eq!(world.did(), ["notify"]);
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.node("n1").view.unschedulable = true;
@@ -275,8 +256,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
 
     // A drain that did not come to its end is none, nor is one that is left out, since the node cannot end pods. What the node
     // cannot end is not waited for, and what it can is.
-    let all_the_same = Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() });
-    let all_the_same = Step { action: all_the_same, ..drain() };
+    let all_the_same = drain_all_the_same();
     let after = |rounds| Some([vec!["cordon"], vec!["drain"; rounds], vec!["command Reboot", "uncordon"]].concat());
     for (fault, drain, budget, expected) in [
         (silent(), &all_the_same, Some("web"), None),
@@ -284,8 +264,8 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
         (silent(), &drain(), None, None),
         (plugin(), &drain(), None, after(3)),
     ] {
-        let mut world = World::sick(fault, ClearedBy::Reboot, &[cordon(), drain.clone(), drained_first(), notify()]);
-        world.node("n1").workloads = vec![workload("web")];
+        let steps = [cordon(), drain.clone(), drained_first(), notify()];
+        let mut world = World::sick(fault, ClearedBy::Reboot, &steps).with_pods(1);
         world.node("n1").workloads[0].budget = budget.map(str::to_owned);
         world.run(secs(900));
         match expected {
@@ -324,8 +304,7 @@ fn neither_rebooted_nor_marked_while_the_boot_is_not_known_or_reported_different
 
 #[test]
 fn a_person_says_yes_to_the_reboot_of_one_boot() {
-    let manual = asked(reboot());
-    let mut world = sick(&[cordon(), manual, notify()]);
+    let mut world = sick(&[cordon(), asked(reboot()), notify()]);
     world.live(3, 5);
     assert_eq!(record(&world).state, StepState::AwaitingApproval);
     // It boots by other hands: what was asked for is not asked for any more.
@@ -337,30 +316,32 @@ fn a_person_says_yes_to_the_reboot_of_one_boot() {
 }
 
 #[test]
-fn not_twice_within_an_hour_whoever_asks() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    world.run(secs(600));
-    assert_eq!(world.nodes["n1"].boots.count, 1);
-    world.tick(secs(60));
-    let again = Fault { id: Fault::identity(FaultType::KubeletDown, "x"), ..fault(FaultType::KubeletDown, "x") };
-    world.inject("n1", again, ClearedBy::Reboot);
-    let plan = world.plan();
-    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
-    assert!(
-        plan.blocked[0].message.contains("was rebooted, or commanded to reboot, at"),
-        "{}",
-        plan.blocked[0].message
-    );
+fn not_twice_within_an_hour_whoever_asks_and_whatever_becomes_of_the_node_object() {
+    for is_made_anew in [false, true] {
+        let mut world = sick(&[cordon(), reboot(), notify()]).ran(600);
+        assert_eq!(world.nodes["n1"].boots.count, 1);
+        if is_made_anew {
+            let node = world.node("n1");
+            node.view.uid = "made anew".into();
+            node.report.node_uid = Some("made anew".into());
+            world.inject("n1", silent(), ClearedBy::Reboot);
+        } else {
+            world.tick(secs(60));
+            world.inject("n1", fault(FaultType::KubeletDown, "x"), ClearedBy::Reboot);
+        }
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]), "{is_made_anew}");
+        says(&plan.blocked[0].message, "was rebooted, or commanded to reboot, at");
+    }
 }
 
 #[test]
 fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
     let mut world = World::under(&[cordon(), reboot()], &["a", "b"]);
-    let limit = TopologyLimit { key: "zone".into(), max_in_flight: Amount::Count(1) };
-    world.policies[0].limits.per_topology = vec![limit];
-    world.policies[0].limits.max_in_flight = Amount::Count(2);
-    world.policies[0].limits.max_unhealthy = Amount::Count(2);
-    world.policies[0].limits.storm.min_nodes = Amount::Count(50);
+    let limits = &mut world.policies[0].limits;
+    limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: Amount::Count(1) }];
+    (limits.max_in_flight, limits.max_unhealthy) = (Amount::Count(2), Amount::Count(2));
+    limits.storm.min_nodes = Amount::Count(50);
     for name in ["a", "b"] {
         world.inject(name, silent(), ClearedBy::Reboot);
     }
@@ -377,23 +358,20 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
 #[test]
 fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
     for kind in FaultType::ALL {
-        let mut world = World::sick(fault(kind, "it"), None, &[cordon(), reboot()]);
-        world.run(secs(60));
+        let world = World::sick(fault(kind, "it"), None, &[cordon(), reboot()]).ran(60);
         let rebooted = world.did().contains(&"command Reboot");
         assert!(!rebooted || kind.spec().remedy.new_boot.is_ok(), "{kind}");
     }
     // A process that is hung has to be named.
     let mut unnamed = hung("x");
     unnamed.target.process = None;
-    let mut world = World::sick(unnamed, None, &[cordon(), reboot()]);
-    world.run(secs(60));
+    let world = World::sick(unnamed, None, &[cordon(), reboot()]).ran(60);
     assert!(world.did().is_empty(), "{:?}", world.did());
 }
 
 /// A node whose probe cannot be reached right after the command was written.
 fn unheard(steps: &[Step]) -> World {
-    let mut world = sick(steps);
-    world.pass();
+    let mut world = sick(steps).passed(1);
     world.pass_after(5);
     if world.approve("n1", "ann").is_some() {
         world.pass();
@@ -407,16 +385,13 @@ fn unheard(steps: &[Step]) -> World {
 
 #[test]
 fn a_command_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_time_is_over() {
-    type No = (&'static str, fn(&mut World));
-    let cases: [No; 6] = [
+    let cases: [(&'static str, Change); 6] = [
         ("policy suspended", |w| w.policies[0].suspend = true),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into())),
         ("exclusion", |w| w.node("n1").view.exclusions = vec!["label".into()]),
         ("approval withdrawn", |w| w.remediations.values_mut().for_each(|remediation| remediation.approval = None)),
         ("another step in its place", |w| w.policies[0].rules[0].steps[1] = notify()),
-        ("its time is over", |w| {
-            w.wait(25, 5);
-        }),
+        ("its time is over", |w| w.wait(25, 5)),
     ];
     for (name, no) in cases {
         let mut world = unheard(&[cordon(), asked(reboot()), notify()]);
@@ -432,9 +407,8 @@ fn a_command_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_ti
 
 #[test]
 fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_forgotten_it() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
+    let mut world = commanded(&[cordon(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    commanded(&mut world);
     world.pass_after(5);
     assert_eq!(record(&world).reason, Some(OutcomeReason::Executed));
     assert!(world.nodes["n1"].command.is_none());
@@ -449,19 +423,6 @@ fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_
         let step = record(&world);
         assert_eq!((step.state, step.reason), (StepState::Started, Some(OutcomeReason::Executed)), "{reason:?}");
     }
-}
-
-#[test]
-fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    world.run(secs(600));
-    assert_eq!(world.nodes["n1"].boots.count, 1);
-    let node = world.node("n1");
-    node.view.uid = "made anew".into();
-    node.report.node_uid = Some("made anew".into());
-    world.inject("n1", silent(), ClearedBy::Reboot);
-    let plan = world.plan();
-    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }
 
 /// Told in NVIDIA/NVSentinel #1543.
@@ -483,8 +444,7 @@ fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_th
 
 #[test]
 fn a_call_that_the_api_server_refuses_is_no_reboot() {
-    let mut world = sick(&[cordon(), reboot(), notify()]);
-    world.pass();
+    let mut world = sick(&[cordon(), reboot(), notify()]).passed(1);
     world.tick(secs(5));
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
     let (name, operation) = (world.only_remediation().name.clone(), record(&world).operation_id);
@@ -498,8 +458,7 @@ fn a_call_that_the_api_server_refuses_is_no_reboot() {
 
 #[test]
 fn a_machine_that_boots_is_waited_for_although_the_policy_does_not_name_the_step_any_more() {
-    let mut world = sick(&[cordon(), reboot(), hand_off("Fix"), notify()]);
-    commanded(&mut world);
+    let mut world = commanded(&[cordon(), reboot(), hand_off("Fix"), notify()]);
     world.pass_after(5);
     world.policies[0].rules[0].steps[1].mode = Mode::DryRun;
     world.node("n1").boots.away = Some(1000);

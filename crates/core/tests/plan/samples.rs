@@ -142,11 +142,15 @@ pub fn overdue(node: &str, name: &str) -> SuspectPod {
 }
 
 /// A restart of this daemon.
-pub fn restart(daemon: Daemon, with: Restart) -> Action {
-    match daemon {
+pub fn restart(daemon: Daemon, with: Restart) -> Step {
+    step(match daemon {
         Daemon::Kubelet => Action::RestartKubelet(RestartKubelet(with)),
         Daemon::Runtime => Action::RestartRuntime(RestartRuntime(with)),
-    }
+    })
+}
+
+pub fn restart_runtime(skip_safety_check: bool) -> Step {
+    restart(Daemon::Runtime, Restart { skip_safety_check, ..Restart::default() })
 }
 
 pub fn step(action: Action) -> Step {
@@ -204,7 +208,16 @@ pub fn kill(allow_running_pods: bool) -> Step {
 
 /// Evictions for two minutes.
 pub fn drain() -> Step {
-    Step { timeout: secs(120), ..step(Action::Drain(Drain::default())) }
+    drain_with(Drain::default())
+}
+
+pub fn drain_with(with: Drain) -> Step {
+    Step { timeout: secs(120), ..step(Action::Drain(with)) }
+}
+
+/// The same on a node that cannot end pods, too.
+pub fn drain_all_the_same() -> Step {
+    drain_with(Drain { ignore_runtime_hang: true, ..Drain::default() })
 }
 
 /// A pod that a controller makes again elsewhere, and that ends within ten seconds.

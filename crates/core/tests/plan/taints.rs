@@ -8,7 +8,7 @@ use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
 use crate::samples::{
-    backing_off, cont, cordon, delete_pod, hung, kept, kill, notify, plugin, policy, rule, soft_taint, taint,
+    backing_off, cont, cordon, delete_pod, hung, kept, kill, notify, plugin, rule, soft_taint, taint,
 };
 use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, removes, secs, written};
 
@@ -37,14 +37,11 @@ fn somebodys() -> KeyedTaint {
 
 #[test]
 fn it_lasts_as_long_as_the_remediation() {
-    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[taint(), cont(), kill(true)]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[taint(), cont(), kill(true)]).passed(1);
     let mark = TaintMark::new(&world.only_remediation().name, HARD);
     let node = view(&world);
     assert!(node.carries(HARD) && node.tainted_by == Some(mark) && !node.unschedulable, "{node:?}");
-    world.run(secs(900));
-    let remediation = world.only_in(Phase::Succeeded);
-    assert!(remediation.cleanup.has_removed(&Marker::Taint));
+    assert!(world.run_to(900, Phase::Succeeded).cleanup.has_removed(&Marker::Taint));
     assert_eq!(world.did(), ["taint", JOB_CONT, JOB_KILL, "untaint"]);
     assert!(is_untainted(&world));
 }
@@ -53,8 +50,7 @@ fn it_lasts_as_long_as_the_remediation() {
 #[test]
 fn a_repeated_step_owes_its_cleanup_again() {
     for marks in [taint(), cordon()] {
-        let mut world = World::sick(hung("log"), ClearedBy::Kill, &[marks, cont()]);
-        world.pass();
+        let mut world = World::sick(hung("log"), ClearedBy::Kill, &[marks, cont()]).passed(1);
         let now = world.now;
         let remediation = world.remediations.values_mut().next().unwrap();
         remediation.cleanup.0[0].removed_at = Some(now);
@@ -71,8 +67,7 @@ fn somebody_elses_taint_with_our_key_is_not_adopted() {
     for theirs in [KeyedTaint::plain(HARD), KeyedTaint::plain(SOFT), somebodys()] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[taint(), cont()]);
         world.node("n1").view.taints.insert(theirs.clone());
-        world.run(secs(300));
-        let remediation = world.only_in(Phase::Succeeded);
+        let remediation = world.run_to(300, Phase::Succeeded);
         assert_eq!(remediation.steps[0].message, "another owner's taint is already on the node; nothing changed");
         assert_eq!(view(&world).taints, [theirs].into(), "it was there before, it stays");
     }
@@ -80,17 +75,14 @@ fn somebody_elses_taint_with_our_key_is_not_adopted() {
 
 #[test]
 fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_ours() {
-    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[taint(), cont(), kill(true)]);
-    world.pass();
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[taint(), cont(), kill(true)]).passed(1);
     world.node("n1").view.taints.insert(somebodys());
-    world.run(secs(900));
-    assert_eq!(world.phase(), Phase::Succeeded, "{}", world.only_remediation().message);
+    world.run_to(900, Phase::Succeeded);
     assert_eq!(view(&world).taints, [somebodys()].into(), "ours goes, theirs stays");
 
     // A person takes off ours alone, or makes it theirs by a value: that is a no all the same.
     for theirs in [somebodys(), KeyedTaint { value: "mine".into(), ..KeyedTaint::plain(HARD) }] {
-        let mut world = World::sick(hung("log"), None, &[taint(), cont(), kill(true)]);
-        world.passes(2);
+        let mut world = World::sick(hung("log"), None, &[taint(), cont(), kill(true)]).passed(2);
         world.node("n1").view.taints = [theirs.clone()].into();
         world.run(secs(400));
         let remediation = world.only_remediation();
@@ -101,11 +93,9 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
 
 #[test]
 fn it_comes_off_where_the_policy_asks_for_another_effect_by_now() {
-    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]).passed(1);
     world.policies[0].rules[0].steps[0] = soft_taint();
-    world.run(secs(600));
-    let remediation = world.only_in(Phase::Failed);
+    let remediation = world.run_to(600, Phase::Failed);
     assert!(remediation.message.contains("no step is left") && remediation.cleanup.has_removed(&Marker::Taint));
     assert!(is_untainted(&world));
 }
@@ -114,8 +104,7 @@ fn it_comes_off_where_the_policy_asks_for_another_effect_by_now() {
 #[test]
 fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
     for is_known in [true, false] {
-        let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-        world.pass();
+        let mut world = World::sick(hung("log"), None, &[taint(), cont()]).passed(1);
         let first = world.only_remediation().name.clone();
         let node = world.node("n1");
         (node.view.uid, node.report.node_uid) = ("uid-new".into(), Some("uid-new".into()));
@@ -140,15 +129,13 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
 
 #[test]
 fn another_name_over_the_mark_of_a_remediation_at_work_takes_nothing_off() {
-    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-    world.passes(2);
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]).passed(2);
     world.node("n1").view.tainted_by = Some(TaintMark::new("x", HARD));
     world.live(12, 5);
     assert!(view(&world).carries(HARD), "{:?}", world.did());
     let remediation = world.only_remediation();
     assert!(!remediation.phase.is_final(), "{}", remediation.message);
-    world.run(secs(900));
-    world.only_in(Phase::Failed);
+    world.run_to(900, Phase::Failed);
     assert!(is_untainted(&world), "nothing is stranded");
 }
 
@@ -202,10 +189,7 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
             rule("first", &[FaultType::HungContainer], &[first, cont(), notify()]),
             rule("second", &[FaultType::NetworkPluginHung], &[second, kill(true), notify()]),
         ];
-        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.inject("n1", hung("log"), None);
-        world.pass();
-        world.inject("n1", plugin(), ClearedBy::Kill);
+        let mut world = World::with_rules(&rules).ill(hung("log"), None).passed(1).ill(plugin(), ClearedBy::Kill);
         world.run(secs(1_500));
         let remediation = world.only_remediation();
         let taints: Vec<_> = remediation.steps.iter().filter(|step| step.action == ActionType::Taint).collect();
@@ -227,15 +211,9 @@ fn a_taint_of_its_own_with_another_effect_is_not_taken_for_the_one_that_is_wante
     pass_unrecorded(&mut world);
     assert!(view(&world).carries(SOFT));
     world.policies[0].rules[0].steps[0] = taint();
-    world.run(secs(300));
-    let remediation = world.only_remediation();
-    assert_eq!(
-        world.states(),
-        [StepState::Cancelled, StepState::Refused, StepState::Succeeded],
-        "{:#?}",
-        remediation.steps
-    );
-    assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
+    world.run_to(300, Phase::Succeeded);
+    let expected = [StepState::Cancelled, StepState::Refused, StepState::Succeeded];
+    assert_eq!(world.states(), expected, "{:#?}", world.only_remediation().steps);
     assert!(is_untainted(&world));
 }
 
@@ -254,8 +232,7 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
 #[test]
 fn it_goes_where_a_cordon_stays_and_so_does_a_late_write_of_it() {
     let kept = kept(secs(7_200), secs(60));
-    let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
-    world.run(secs(900));
+    let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]).ran(900);
     let remediation = world.only_in(Phase::Quarantined);
     assert!(!remediation.cleanup.has_pending(&Marker::Taint) && remediation.cleanup.has_pending_cordon());
     assert!(view(&world).unschedulable && is_untainted(&world));
@@ -271,8 +248,7 @@ fn it_goes_where_a_cordon_stays_and_so_does_a_late_write_of_it() {
 fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
     let delete = [delete_pod(), notify()];
     for theirs in [KeyedTaint::plain(HARD), somebodys()] {
-        let mut world = World::under(&delete, &["n1"]);
-        world.node("n1").pods.push(backing_off("n1", "agent-1"));
+        let mut world = World::under(&delete, &["n1"]).with_pod(backing_off("n1", "agent-1"));
         world.node("n1").view.taints.insert(theirs.clone());
         let plan = world.pass();
         assert_eq!(acts(&plan), [], "{theirs}");
@@ -287,8 +263,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
         assert_ne!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     }
     // Pods of DaemonSets come to a node that others only prefer not to use.
-    let mut world = World::under(&delete, &["n1"]);
-    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let mut world = World::under(&delete, &["n1"]).with_pod(backing_off("n1", "agent-1"));
     world.node("n1").view.taints.insert(KeyedTaint::plain(SOFT));
     assert_eq!(acts(&world.pass()).len(), 1);
 }
@@ -297,8 +272,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
 fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() {
     for (first, expected) in [(taint(), "delete agent-1"), (soft_taint(), "taint")] {
         let steps = [first, delete_pod(), notify()];
-        let mut world = World::under(&steps, &["n1"]);
-        world.node("n1").pods.push(backing_off("n1", "agent-1"));
+        let mut world = World::under(&steps, &["n1"]).with_pod(backing_off("n1", "agent-1"));
         assert_eq!(acts(&world.pass()), [("n1".to_owned(), expected.to_owned())]);
     }
 }
@@ -306,8 +280,7 @@ fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() 
 /// Told in kubernetes-sigs/node-readiness-controller #382.
 #[test]
 fn what_a_lost_remediation_has_left_is_taken_off() {
-    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
-    world.pass();
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]).passed(1);
     world.remediations.clear();
     world.policies.clear();
     world.ledger.as_mut().unwrap().slots.clear();
@@ -323,8 +296,7 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
 #[test]
 fn a_marker_with_the_name_of_somebody_else_goes_after_its_remediation() {
     for marks in [taint(), cordon()] {
-        let mut world = World::sick(hung("log"), None, &[marks, cont(), notify()]);
-        world.pass();
+        let mut world = World::sick(hung("log"), None, &[marks, cont(), notify()]).passed(1);
         let view = &mut world.node("n1").view;
         view.cordoned_by.iter_mut().for_each(|owner| "lost".clone_into(owner));
         view.tainted_by.iter_mut().for_each(|mark| "lost".clone_into(&mut mark.remediation));
@@ -340,10 +312,8 @@ fn a_marker_with_the_name_of_somebody_else_goes_after_its_remediation() {
 #[test]
 fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     let twice = Step { max_attempts: 3, ..taint() };
-    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice, cont(), kill(true)]);
-    world.run(secs(900));
-    let taints = world.log.iter().filter(|(_, what)| what == "taint").count();
-    assert_eq!(taints, 1);
+    let world = World::sick(hung("log"), ClearedBy::Kill, &[twice, cont(), kill(true)]).ran(900);
+    assert_eq!(world.times("taint"), 1);
     let mut world = World::sick(hung("log"), None, &[taint(), cont(), notify()]);
     world.refuses = true;
     world.run(secs(3_000));
@@ -353,8 +323,6 @@ fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     assert_eq!(indices, [0, 0, 0, 1, 1, 1], "a taint that is refused keeps nobody from healing");
     assert!(tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
     assert_eq!((told.action.kind(), told.state), (ActionType::Notify, StepState::Succeeded));
-    assert!(
-        !remediation.is_live() && !remediation.cleanup.has_pending(&Marker::Taint),
-        "a call that failed may have reached the API server"
-    );
+    // A call that failed may have reached the API server.
+    assert!(!remediation.is_live() && !remediation.cleanup.has_pending(&Marker::Taint), "{remediation:?}");
 }

@@ -2,18 +2,18 @@
 
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::plan::{BlockReason, SelfHealing};
-use nrh_core::policy::{Amount, Mode, Policy, Step};
+use nrh_core::policy::{Amount, Mode, Policy};
 use nrh_core::remediation::Phase;
 
 use crate::samples::{cont, hung, kill, notify, plugin, secs};
-use crate::world::{ClearedBy, JOB_CONT, World, reasons};
+use crate::world::{Change, ClearedBy, JOB_CONT, World, reasons};
 
 /// A node that its policy repairs, and another policy that is tried there.
-fn tried(steps: &[Step], priority: i32, change: impl Fn(&mut Policy)) -> World {
+fn tried(priority: i32, change: impl Fn(&mut Policy)) -> World {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), notify()]);
     let mut trial = world.policies[0].clone();
     (trial.name, trial.mode, trial.priority) = ("trial".into(), Mode::DryRun, priority);
-    trial.rules[0].steps = steps.to_vec();
+    trial.rules[0].steps = vec![kill(true)];
     change(&mut trial);
     world.policies.push(trial);
     world
@@ -27,7 +27,7 @@ fn recorded(world: &World) -> Vec<(Phase, String)> {
 
 #[test]
 fn what_a_dry_run_would_take_is_recorded_and_resolved_by_the_policy_that_acts() {
-    let mut world = tried(&[kill(true)], 10, |_| {});
+    let mut world = tried(10, |_| {});
     let plan = world.pass();
     assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.blocked);
     let status_view = &plan.nodes["n1"];
@@ -46,7 +46,6 @@ fn what_a_dry_run_would_take_is_recorded_and_resolved_by_the_policy_that_acts() 
 
 #[test]
 fn the_column_remediation_says_what_stands_in_the_way() {
-    type Change = fn(&mut World);
     let cases: [(SelfHealing, bool, Change); 10] = [
         (SelfHealing::Allowed, true, |_| {}),
         (SelfHealing::NoFault, false, |_| {}),
@@ -77,10 +76,10 @@ fn the_column_remediation_says_what_stands_in_the_way() {
 
 #[test]
 fn it_records_only_what_it_would_really_take() {
-    let below = tried(&[kill(true)], -10, |_| {});
-    let without_rule = tried(&[kill(true)], 10, |trial| trial.rules[0].faults.clear());
-    let patient = tried(&[kill(true)], 10, |trial| trial.rules[0].min_duration = secs(3_600));
-    let suspended = tried(&[kill(true)], 10, |trial| trial.suspend = true);
+    let below = tried(-10, |_| {});
+    let without_rule = tried(10, |trial| trial.rules[0].faults.clear());
+    let patient = tried(10, |trial| trial.rules[0].min_duration = secs(3_600));
+    let suspended = tried(10, |trial| trial.suspend = true);
     for (name, mut world) in [("below", below), ("no rule", without_rule), ("waits", patient), ("suspended", suspended)]
     {
         world.run(secs(300));
@@ -90,7 +89,7 @@ fn it_records_only_what_it_would_really_take() {
 
 #[test]
 fn a_dry_run_that_is_alone_with_a_fault_still_says_so() {
-    let mut world = tried(&[kill(true)], 10, |_| {});
+    let mut world = tried(10, |_| {});
     world.policies[0].rules[0].faults.clear();
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::DryRun]);
@@ -100,14 +99,14 @@ fn a_dry_run_that_is_alone_with_a_fault_still_says_so() {
 
 #[test]
 fn an_enforcing_policy_that_is_suspended_still_stands_for_its_faults() {
-    let mut world = tried(&[kill(true)], 10, |trial| (trial.mode, trial.suspend) = (Mode::Enforce, true));
+    let mut world = tried(10, |trial| (trial.mode, trial.suspend) = (Mode::Enforce, true));
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::Suspended], "who suspends it wants nothing done");
 }
 
 #[test]
 fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
-    let mut world = tried(&[kill(true)], 10, |_| {});
+    let mut world = tried(10, |_| {});
     world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
     world.inject("n1", Fault { severity: Severity::Low, ..plugin() }, None);
     let plan = world.pass();
@@ -121,7 +120,7 @@ fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
 
 #[test]
 fn of_two_dry_runs_on_a_node_the_second_waits_for_as_long_as_the_first_would_take() {
-    let mut world = tried(&[kill(true)], 10, |_| {});
+    let mut world = tried(10, |_| {});
     for policy in &mut world.policies {
         policy.mode = Mode::DryRun;
     }

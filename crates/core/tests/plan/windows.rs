@@ -33,8 +33,7 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
 
 #[test]
 fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
-    world.run(secs(5));
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]).ran(5);
     assert!(world.is_cordoned() && world.only_remediation().current_step().is_some());
     world.policies[0].windows = vec![today(WindowType::Deny)];
     world.run(secs(300));
@@ -62,8 +61,7 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
     let hung_only = policy("hung", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
     let mut others = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
     others.windows = vec![tomorrow(WindowType::Allow)];
-    let mut world = World::new(&[hung_only, others], &["n1"]);
-    world.inject("n1", crate::samples::plugin(), ClearedBy::Cont);
+    let mut world = World::new(&[hung_only, others], &["n1"]).ill(crate::samples::plugin(), ClearedBy::Cont);
     world.inject("n1", hung("log"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::OutsideWindow]));
@@ -99,8 +97,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
 #[test]
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
     let steps = [cont(), kill(true), notify()];
-    let mut world = World::under(&steps, &["n1"]);
-    world.inject("n1", hung("log"), ClearedBy::Cont);
+    let mut world = World::under(&steps, &["n1"]).ill(hung("log"), ClearedBy::Cont);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
-use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{BlockReason, Blocked, Effect, Operation, Plan};
-use nrh_core::policy::{Policy, Step};
+use nrh_core::fault::Fault;
+use nrh_core::plan::{BlockReason, Effect, Operation, Plan};
+use nrh_core::policy::Policy;
 use nrh_core::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
 use nrh_core::snapshot::{Heartbeat, Ledger, Slot, Snapshot};
 use nrh_simulate::world::{self, describe};
 
-use crate::samples::{policy, rule};
 use crate::told;
 
 /// How [`World::did`] and [`acts`] name the acts that most worlds see.
@@ -25,6 +24,9 @@ pub const COMMAND_CONT: &str = "command ReleaseHungProcess(SIGCONT)";
 pub use crate::samples::secs;
 pub use nrh_simulate::cleared_by::ClearedBy;
 pub use nrh_simulate::world::{InjectedFault, WorldNode};
+
+/// Something that is changed in a world.
+pub type Change = fn(&mut World);
 
 /// How one pass of the controller is disturbed.
 #[derive(Clone, Debug, Default)]
@@ -72,18 +74,6 @@ impl World {
         Self { inner: world, removed: Vec::new() }
     }
 
-    /// Nodes under one policy with one rule for all kinds of fault.
-    pub fn under(steps: &[Step], nodes: &[impl AsRef<str>]) -> Self {
-        Self::new(&[policy("p", &[rule("r", &FaultType::ALL, steps)])], nodes)
-    }
-
-    /// One such node, with one fault.
-    pub fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> Self {
-        let mut world = Self::under(steps, &["n1"]);
-        world.inject("n1", fault, by);
-        world
-    }
-
     pub fn node(&mut self, name: &str) -> &mut WorldNode {
         self.nodes.get_mut(name).unwrap()
     }
@@ -110,7 +100,14 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        plan(&self.snapshot(), &self.settings)
+        self.plan_with(|_| {})
+    }
+
+    /// Decides on what is so but for this change.
+    pub fn plan_with(&self, change: impl FnOnce(&mut Snapshot)) -> Plan {
+        let mut snapshot = self.snapshot();
+        change(&mut snapshot);
+        plan(&snapshot, &self.settings)
     }
 
     /// Decides and does it, undisturbed.
@@ -191,6 +188,13 @@ impl World {
             self.tick(secs(5));
             spent += secs(5);
         }
+    }
+
+    /// The same for so many seconds; the only remediation is in this phase then.
+    #[track_caller]
+    pub fn run_to(&mut self, seconds: u64, phase: Phase) -> &Remediation {
+        self.run(secs(seconds));
+        self.only_in(phase)
     }
 
     /// So many passes, each before so many seconds.
@@ -361,7 +365,17 @@ pub fn notification(plan: &Plan) -> Option<&str> {
     })
 }
 
+/// The ledger that a plan stores.
+pub fn stored(plan: &Plan) -> Option<&Ledger> {
+    plan.effects.iter().find_map(|effect| if let Effect::StoreLedger(ledger) = effect { Some(ledger) } else { None })
+}
+
+/// The nodes on which a plan blocks something for this reason.
+pub fn blocked_for(plan: &Plan, reason: BlockReason) -> Vec<&str> {
+    plan.blocked.iter().filter(|one| one.reason == reason).map(|one| one.node.as_str()).collect()
+}
+
 /// Reasons of a plan, for the one fault or node it is about.
 pub fn reasons(plan: &Plan) -> Vec<BlockReason> {
-    plan.blocked.iter().map(|blocked: &Blocked| blocked.reason).collect()
+    plan.blocked.iter().map(|blocked| blocked.reason).collect()
 }

@@ -28,19 +28,14 @@ impl Objects {
         let open = snapshot.remediations.values().filter(|remediation| remediation.is_open());
         snapshot.ledger = Some(Ledger { slots: open.map(|open| (open.name.clone(), slot(open))).collect() });
         snapshot.pods_seen = self.pods_seen(&snapshot.policies);
-        self.age_reports(&mut snapshot);
-        self.fill_histories(&mut snapshot, &mut unusable);
-        (snapshot, unusable)
-    }
-
-    /// The controller measures arrival by its own clock; the caller has only the times in the objects.
-    fn age_reports(&self, snapshot: &mut Snapshot) {
+        // The controller measures arrival by its own clock; the caller has only the times in the objects.
         for (node, view) in &mut snapshot.reports {
             let probe = self.status(node).and_then(|status| status.probe.as_ref());
             let made = probe.and_then(|probe| probe.heartbeat_at);
-            let age = made.and_then(|made| snapshot.now.duration_since(made).try_into().ok()).unwrap_or_default();
-            report::age(view, age, true);
+            report::age(view, made.map_or(Duration::ZERO, |made| since(now, made)), true);
         }
+        self.fill_histories(&mut snapshot, &mut unusable);
+        (snapshot, unusable)
     }
 
     /// Fills how nodes flap and since when conditions match what policies ask for, as the controller has last written it. The rest
@@ -69,7 +64,7 @@ impl Objects {
                 let id = one.id(node);
                 let Some(known) = reported.iter().find(|fault| fault.id == id) else { continue };
                 one.first_seen = known.first_seen;
-                let lasted = Duration::try_from(snapshot.now.duration_since(known.first_seen)).unwrap_or_default();
+                let lasted = since(snapshot.now, known.first_seen);
                 for of in one.lasted.values_mut() {
                     (of.unbroken, of.all_in_all) = (lasted, lasted);
                 }

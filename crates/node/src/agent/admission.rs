@@ -5,15 +5,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::claims::Moment;
-use super::execute::{self, Task};
+use super::execute::{self, Admitted};
 use super::verdict::Refusal;
 use nrh_core::command::{ActionCommand, CLOCK_SLACK, OutcomeReason};
 
 /// Maximum length of a text in a command.
 const MAX_TEXT: usize = 512;
 
-/// Checks the form of a command and returns its task.
-pub(crate) fn task(command: &ActionCommand, node: &str) -> Result<Task, Refusal> {
+/// Checks the form of a command and returns what is admitted.
+pub(crate) fn admit(command: &ActionCommand, node: &str) -> Result<Admitted, Refusal> {
     if command.node != node {
         let message = format!("the command is for node {:?}, this is {node:?}", command.node);
         return Err(Refusal::new(OutcomeReason::WrongNode, message));

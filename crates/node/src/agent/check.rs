@@ -40,11 +40,8 @@ async fn runtime(checker: &Checker) -> Option<String> {
         CriError::DeadlineInside => true,
         other => other.is_silence(),
     };
-    let seen = match Client::connect(&checker.endpoint).await {
-        Ok(client) => client.version(checker.bounds.call).await,
-        Err(error) => Err(error),
-    };
-    let seen = match seen {
+    let answer = async { Client::connect(&checker.endpoint).await?.version(checker.bounds.call).await };
+    let seen = match answer.await {
         Ok(seen) => seen,
         Err(error) if is_sick(&error) => return None,
         Err(CriError::Other(_)) if checker.docker_is_silent().await => return None,

@@ -2,6 +2,7 @@
 //! evidence of its own; a missing answer is a refusal.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +109,6 @@ impl Deref for Checker {
 }
 
 impl Checker {
-    /// How long the preflight for this fault may take.
     pub(super) fn longest_check(&self, kind: FaultType) -> Duration {
         let list = if kind == FaultType::RuntimeListHung { self.list_deadline() } else { Duration::ZERO };
         self.bounds.check.saturating_add(list)
@@ -135,6 +135,16 @@ impl Checker {
             Role::Shim => self.container_still_hung(target, held, signal).await,
             Role::ContainerInit => Err(Refusal::cannot_check("a frozen process takes no signal")),
         }
+    }
+
+    /// Returns what `read` finds in `/proc`. `cannot` says what is not known if it finds nothing.
+    async fn read<T: Send + 'static>(
+        &self,
+        cannot: &str,
+        read: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let found = self.reader.run(self.bounds.processes, read).await?;
+        found.map_err(|error| Refusal::cannot_check(format!("{cannot}: {error}")))
     }
 
     pub(super) async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<PinnedProcess>, Refusal> {
@@ -200,10 +210,7 @@ impl Checker {
         self.as_old_as(held, self.thresholds.bound(&network_plugin_hung::AGE)).await?;
         let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
         let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
-        let holds = self.reader.run(self.bounds.processes, read).await?;
-        let holds =
-            holds.map_err(|error| Refusal::cannot_check(format!("cannot check plugin process {pid}: {error}")))?;
-        if !holds {
+        if !self.read(&format!("cannot check plugin process {pid}"), read).await? {
             let lock = target.lock.as_deref().unwrap_or_default();
             let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
             return Err(Refusal::new(OutcomeReason::Recovered, message));
@@ -270,18 +277,15 @@ impl Checker {
         Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
     }
 
-    /// Returns the running kubelet, if there is one.
     async fn running_kubelet(&self) -> Result<Option<Found>, Refusal> {
         let mut finder = Finder::new(self.prover.root());
-        let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
-        let found = found.map_err(|error| Refusal::cannot_check(format!("cannot find the kubelet: {error}")))?;
+        let found = self.read("cannot find the kubelet", move || finder.find()).await?;
         if found.is_none() {
             none_answers(self.healthz).await.map_err(Refusal::cannot_check)?;
         }
         Ok(found)
     }
 
-    /// Checks that the process is at least this old.
     pub(super) async fn as_old_as(&self, held: &Arc<PinnedProcess>, bound: Duration) -> Result<(), Refusal> {
         let age = self.age(held).await?;
         if age >= bound {
@@ -293,15 +297,12 @@ impl Checker {
 
     async fn age(&self, held: &Arc<PinnedProcess>) -> Result<Duration, Refusal> {
         let (prover, process, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
-        let age = self.reader.run(self.bounds.processes, move || process.age(&prover)).await?;
-        age.map_err(|error| Refusal::cannot_check(format!("cannot read the age of process {pid}: {error}")))
+        self.read(&format!("cannot read the age of process {pid}"), move || process.age(&prover)).await
     }
 
     async fn state(&self, held: &Arc<PinnedProcess>) -> Result<Option<char>, Refusal> {
-        let read = Arc::clone(held);
-        let state = self.reader.run(self.bounds.processes, move || read.state()).await?;
-        let pid = held.process.pid;
-        state.map_err(|error| Refusal::cannot_check(format!("cannot read the state of process {pid}: {error}")))
+        let (process, pid) = (Arc::clone(held), held.process.pid);
+        self.read(&format!("cannot read the state of process {pid}"), move || process.state()).await
     }
 
     async fn runtime(&self) -> Result<Cri, Refusal> {

@@ -41,9 +41,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(4);
 /// A point in time of this boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Moment {
-    /// Id of the boot.
     pub(super) boot: String,
-    /// Time since boot.
     pub(super) uptime: Duration,
 }
 
@@ -70,7 +68,6 @@ pub(super) enum NoLeader {
 pub(crate) enum Known {
     /// Nobody has claimed it.
     Free,
-    /// It has ended with this outcome.
     Ended(Outcome),
     /// It is claimed without an outcome: it is in progress, or its claimant has died.
     Open,
@@ -78,7 +75,6 @@ pub(crate) enum Known {
     OtherCommand,
 }
 
-/// The claims in the state folder.
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
     folder: PathBuf,
@@ -134,7 +130,6 @@ impl Claims {
         serde_json::from_slice(&bytes).map_err(|error| unreadable(&path, &error))
     }
 
-    /// Returns what is known of this command's operation.
     pub(super) fn known(&self, command: &ActionCommand) -> io::Result<Known> {
         let path = self.claim_path(command);
         let Some(bytes) = read(&path)? else { return Ok(Known::Free) };

@@ -1,6 +1,6 @@
 //! How a node carries actions out: which command is well formed, what is checked right before, and what is done.
 //!
-//! The file of each action has `Task` (the well-formed command), `admit`, `Allowed` (what the check has opened for the action), `check`
+//! The file of each action has `Admitted` (the well-formed command), `admit`, `Allowed` (what the check has opened for the action), `check`
 //! and `execute`.
 
 mod cleanup_orphans;
@@ -29,8 +29,8 @@ macro_rules! executors {
     ($($action:ident in $module:ident,)+) => {
         /// A well-formed command, with everything that its action needs.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub(crate) enum Task {
-            $($action($module::Task),)+
+        pub(crate) enum Admitted {
+            $($action($module::Admitted),)+
         }
 
         /// What the preflight allows, with everything that the action needs.
@@ -40,20 +40,20 @@ macro_rules! executors {
         }
 
         /// Checks that the action can resolve such a fault, and that the command is well formed for it.
-        pub(super) fn admit(command: &ActionCommand) -> Result<Task, Refusal> {
+        pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
             if (command.action.traits().addresses)(command.fault_type).is_err() {
-                return Err(no_second_check(command));
+                return Err(no_preflight(command));
             }
             match &command.action {
-                $(Action::$action(params) => $module::admit(params, command).map(Task::$action),)+
+                $(Action::$action(params) => $module::admit(params, command).map(Admitted::$action),)+
                 other => Err(Refusal::malformed(&format!("no node carries out {}", other.phrase()))),
             }
         }
 
         /// Checks that the fault still exists, and that nothing forbids the action.
-        pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-            match task {
-                $(Task::$action(task) => $module::check(checker, command, task).await.map(Allowed::$action),)+
+        pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
+            match admitted {
+                $(Admitted::$action(admitted) => $module::check(checker, command, admitted).await.map(Allowed::$action),)+
             }
         }
 
@@ -76,9 +76,9 @@ executors! {
     MarkForReboot in mark_for_reboot,
 }
 
-fn no_second_check(command: &ActionCommand) -> Refusal {
+fn no_preflight(command: &ActionCommand) -> Refusal {
     Refusal::cannot_check(format!(
-        "{} for {}: this version has no second check for it, so it executes nothing",
+        "{} for {}: this version has no preflight for it, so it executes nothing",
         command.action.phrase(),
         command.fault_type
     ))

@@ -96,7 +96,6 @@ impl PinnedProcess {
         }
     }
 
-    /// Whether its shim is one of Docker.
     pub(super) fn is_of_docker(&self) -> bool {
         matches!(self.shim(), Proof::Shim { namespace, .. } if namespace == DOCKER_NAMESPACE)
     }
@@ -130,7 +129,6 @@ impl PinnedProcess {
         Ok(exe.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned())
     }
 
-    /// Its control groups.
     pub(super) fn groups(&self) -> io::Result<Groups> {
         self.handle.groups()
     }
@@ -143,12 +141,10 @@ impl PinnedProcess {
         Ok(self.groups()?.folders("pids").any(is_of))
     }
 
-    /// Returns the time since its start.
     pub(super) fn age(&self, prover: &Prover) -> io::Result<Duration> {
         Ok(proc::age(self.process.start_ticks, proc::uptime(prover.root())?))
     }
 
-    /// Whether the process holds the lock of this file.
     pub(super) fn holds(&self, path: &str) -> io::Result<bool> {
         Ok(self.handle.locked_files()?.iter().any(|file| file.path == path))
     }

@@ -8,7 +8,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::claims::{Claims, Moment};
 use super::{Agent, AgentSettings};
 use crate::cri::endpoint::{Endpoint, NamedBy};
-use crate::proc::RawProcess;
 use crate::waiting::wait_until;
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::command::OutcomeReason::{
@@ -32,7 +31,7 @@ mod runtime;
 mod thaw;
 mod unresponsive;
 
-use process::{Running, Stage, id};
+use process::{Running, Stage, id, process_ref};
 use runtime::{Runtime, Wrong};
 
 /// A node: its processes, its runtime, its state folder.
@@ -57,7 +56,6 @@ impl Node {
         Agent::new(self.settings())
     }
 
-    /// What its executors keep of operations.
     fn claims(&self) -> Claims {
         let claims = Claims::new(&self.stage.path("state"));
         claims.prepare().unwrap();
@@ -126,7 +124,6 @@ fn process_target(process: ProcessRef, sandbox_id: &str) -> Target {
     Target { process: Some(process), sandbox_id: Some(sandbox_id.to_owned()), ..Target::default() }
 }
 
-/// Resume the frozen shim of this sandbox.
 fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
     let target = process_target(shim.as_target(Role::Shim), sandbox_id);
     command(CONT, FaultType::HungContainer, target)
@@ -138,12 +135,6 @@ fn stopped() -> (Node, String, Running) {
     let shim = node.stage.shim(&sandbox);
     shim.stop();
     (node, sandbox, shim)
-}
-
-/// A process as a fault names it.
-fn found(role: Role, process: &RawProcess) -> ProcessRef {
-    let (pid, start_ticks, command) = (process.pid, process.start_ticks, process.command.clone());
-    ProcessRef { role, pid, start_ticks, state: process.state.to_string(), wchan: None, command }
 }
 
 /// Executed, or refused for another reason.

@@ -24,7 +24,6 @@ impl Refusal {
         Self::new(OutcomeReason::CheckFailed, message)
     }
 
-    /// The command is not well formed.
     pub(super) fn malformed(what: &str) -> Self {
         Self::cannot_check(format!("the command cannot be executed: {what}"))
     }

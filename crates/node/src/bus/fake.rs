@@ -12,14 +12,11 @@ use super::units::UnitSeen;
 
 const JOB: &str = "/org/freedesktop/systemd1/job/42";
 
-/// The result of a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Restarts {
     /// Its job ends with this result, and the unit then has this state.
     End(&'static str, UnitSeen),
-    /// Its job does not end.
     Never,
-    /// The call is refused with this error.
     Refuse(&'static str),
     /// The connection ends after the call.
     Cut,
@@ -27,7 +24,6 @@ pub(crate) enum Restarts {
     CutAtReset,
 }
 
-/// The answers of the login manager.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     /// To `CanReboot`.
@@ -40,14 +36,10 @@ pub(crate) struct Login {
     pub reboots: Reboots,
 }
 
-/// The result of a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reboots {
-    /// It is accepted.
     Accepted,
-    /// It does not answer.
     Never,
-    /// The call is refused with this error.
     Refuse(&'static str),
     /// The connection ends after the call.
     Cut,
@@ -106,7 +98,6 @@ impl Systemd {
         Self { socket: socket.to_owned(), world }
     }
 
-    /// Sets the answers of the login manager from now on.
     pub(crate) fn login(&self, login: Login) {
         self.world.lock().unwrap().login = login;
     }

@@ -33,20 +33,16 @@ const VALUES: usize = 6;
 /// Why the login manager was not asked to reboot the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LoginError {
-    /// The call itself failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The login manager says that the machine cannot be rebooted, or not by this process.
     #[error(
         "systemd's login manager answers {0:?} when asked whether it can reboot the node (CanReboot), expected \"yes\": {1}"
     )]
     Cannot(String, &'static str),
-    /// An inhibitor blocks the reboot.
     #[error(
         "a reboot is blocked by {0}; it is respected: end what blocks it (systemd-inhibit --list shows it), or reboot manually"
     )]
     Blocked(String),
-    /// The reboot was requested, and its result is not known.
     #[error("the login manager was asked to reboot, and did not answer: {0}")]
     NotSeen(String),
 }

@@ -80,7 +80,6 @@ pub(crate) struct Message {
     pub(crate) answers: Option<u32>,
     /// Name of the error, if it is one.
     pub(crate) error: Option<String>,
-    /// Name of the signal, if it is one.
     pub(crate) signal: Option<String>,
     /// The sender, as the bus reports it.
     pub(crate) sender: Option<String>,
@@ -88,19 +87,15 @@ pub(crate) struct Message {
     pub(crate) values: Vec<Value>,
 }
 
-/// A value of a message's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// A text or the path of an object; only its start where it is long.
     Text(String),
-    /// An unsigned number.
     Number(u32),
-    /// A list of texts.
     List(Vec<String>),
 }
 
 impl Value {
-    /// The text, if it is one.
     pub(crate) fn text(self) -> Option<String> {
         match self {
             Self::Text(text) => Some(text),
@@ -108,7 +103,6 @@ impl Value {
         }
     }
 
-    /// The list, if it is one.
     pub(crate) fn list(self) -> Option<Vec<String>> {
         match self {
             Self::List(list) => Some(list),
@@ -116,7 +110,6 @@ impl Value {
         }
     }
 
-    /// The number, if it is one.
     pub(crate) const fn number(&self) -> Option<u32> {
         match self {
             Self::Number(number) => Some(*number),
@@ -279,7 +272,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The fields that end at `end`.
     fn fields(mut self, end: usize) -> Option<Fields<'a>> {
         let mut fields = Fields::default();
         while self.at < end {

@@ -72,33 +72,16 @@ impl UnitSeen {
 /// Why a request about a unit did not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
-    /// A call itself failed.
     #[error(transparent)]
     Call(#[from] CallError),
     /// The unit's state has changed since it was read: no restart was requested.
     #[error("{unit} is {now} by now, it was {before} a moment ago")]
-    Changed {
-        /// The unit.
-        unit: String,
-        /// Its earlier state.
-        before: String,
-        /// Its current state.
-        now: String,
-    },
-    /// The restart was requested, and its result is not known.
+    Changed { unit: String, before: String, now: String },
     #[error("{unit} was asked to restart, and the result was not seen: {why}")]
-    NotSeen {
-        /// The unit.
-        unit: String,
-        /// Why.
-        why: String,
-    },
+    NotSeen { unit: String, why: String },
 }
 
 /// The state of the unit with this name, read within `limit`. A unit that systemd does not know is `not-found`.
-///
-/// # Errors
-/// Any reason why systemd cannot be asked, or does not answer in time.
 pub(crate) async fn check(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, CallError> {
     let ask = async { state_of(&mut Conversation::connect(socket).await?, unit).await };
     within(limit, ask).await.unwrap_or(Err(CallError::Silent(limit)))

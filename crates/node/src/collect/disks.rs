@@ -79,7 +79,7 @@ impl Disks {
     }
 
     fn daemon(&mut self, daemon: &Daemon, seen: &mut DisksSeen) -> io::Result<()> {
-        let handle = daemon.handle(&self.proc)?;
+        let handle = Handle::of(&self.proc, daemon.pid, daemon.start_ticks)?;
         let known = self.known.iter().find(|places| places.daemon == *daemon).cloned();
         let places = if let Some(known) = known {
             known

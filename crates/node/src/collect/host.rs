@@ -52,20 +52,6 @@ pub struct Who {
     pub unseen: Option<String>,
 }
 
-impl Daemon {
-    /// The process, if it is still the same one.
-    pub(super) fn handle(&self, proc: &Path) -> io::Result<Handle> {
-        of_start(Handle::open(proc, self.pid)?, self.start_ticks)
-    }
-}
-
-fn of_start(handle: Handle, start_ticks: u64) -> io::Result<Handle> {
-    if handle.stat()?.start_ticks == start_ticks {
-        return Ok(handle);
-    }
-    Err(io::Error::new(io::ErrorKind::NotFound, format!("process {} has ended", handle.pid())))
-}
-
 /// The state of the host collector.
 #[derive(Debug)]
 pub struct Host {
@@ -98,7 +84,7 @@ impl Host {
         // Control groups are found below the root of a process that sees all of them.
         let mut root = None;
         for daemon in &who.daemons {
-            match daemon.handle(&self.proc) {
+            match Handle::of(&self.proc, daemon.pid, daemon.start_ticks) {
                 Ok(handle) => {
                     let own = handle.root();
                     self.daemon(daemon, &handle, own.as_ref().ok(), &mut seen);
@@ -145,7 +131,6 @@ impl Host {
         Ok(Usage { used: threads_of(&text).ok_or_else(|| odd(&text))?, limit })
     }
 
-    /// Open files of the node.
     fn files(&self) -> io::Result<Usage> {
         let text = self.numbers("sys/fs/file-nr")?;
         files_of(&text).ok_or_else(|| odd(&text))
@@ -191,8 +176,7 @@ impl Host {
     fn frozen(&self, root: &OwnedFd, who: &Who) -> Result<Vec<FrozenSeen>, String> {
         let mut found = Vec::new();
         for init in &who.inits {
-            let read = Handle::open(&self.proc, init.pid)
-                .and_then(|handle| of_start(handle, init.start_ticks))
+            let read = Handle::of(&self.proc, init.pid, init.start_ticks)
                 .and_then(|handle| Ok((handle.groups()?, handle.stat()?)));
             let frozen = match read {
                 Err(error) if proc::is_gone(&error) => continue,
@@ -232,12 +216,10 @@ fn odd(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not of the form expected"))
 }
 
-/// The number of threads in `loadavg`.
 pub(crate) fn threads_of(loadavg: &str) -> Option<u64> {
     loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// Used and maximum open files from `file-nr`.
 pub(crate) fn files_of(file_nr: &str) -> Option<Usage> {
     let mut fields = file_nr.split_ascii_whitespace().map(str::parse);
     Some(Usage { used: fields.next()?.ok()?, limit: fields.nth(1)?.ok()? })

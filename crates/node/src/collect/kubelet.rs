@@ -39,7 +39,6 @@ const PROOF_DEADLINE: Duration = Duration::from_secs(3);
 
 /// One form in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
 struct Kind {
-    /// Names of the process.
     commands: &'static [&'static str],
     /// File name of its executable.
     file: &'static str,
@@ -63,11 +62,9 @@ fn kind(command: &str) -> Option<&'static Kind> {
 
 /// What a process with the name of a kubelet is.
 enum Proven {
-    /// This node's kubelet.
     Kubelet,
     /// A kubelet in a container: it may be the node's, but the paths that it names are those of its container.
     InContainer,
-    /// No kubelet of this node.
     Other,
 }
 
@@ -225,18 +222,21 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
     if !settings.same_network {
         return Err("the kubelet is in another network namespace: its /healthz cannot be asked".to_owned());
     }
-    let address = match settings.healthz_address {
+    Ok(SocketAddr::new(on_this_host(settings.healthz_address), settings.healthz_port))
+}
+
+/// The address for a client on the same host, by the one that is listened at.
+fn on_this_host(address: IpAddr) -> IpAddr {
+    match address {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         address => address,
-    };
-    Ok(SocketAddr::new(address, settings.healthz_port))
+    }
 }
 
 /// Why `/healthz` did not answer 200.
 #[derive(Debug)]
 struct Unhealthy {
-    /// How far the call has come.
     contact: Contact,
     /// Kept open until it is known who has the other end.
     _stream: Option<TcpStream>,
@@ -245,9 +245,6 @@ struct Unhealthy {
 }
 
 /// Asks `/healthz`: `Ok` when the answer is 200. Ends within `HEALTHZ_DEADLINE`.
-///
-/// # Errors
-/// When it answers anything else, or does not answer.
 async fn healthz(address: SocketAddr) -> Result<(), Unhealthy> {
     let mut stream = None;
     let call = async {
@@ -293,9 +290,6 @@ pub async fn health(found: &Found, proc: &Path, reader: &Reader) -> Result<Resul
 }
 
 /// Refuses "no kubelet runs" if a kubelet's health check answers at this address: its process has a name that is not known.
-///
-/// # Errors
-/// A sentence that names the address.
 pub async fn none_answers(address: SocketAddr) -> Result<(), String> {
     match healthz(address).await {
         Ok(()) => Err(format!(

@@ -48,7 +48,6 @@ impl Proven {
     }
 }
 
-/// The result of proving one process.
 enum Tried {
     Proven(Proof),
     No,
@@ -310,17 +309,13 @@ impl Processes {
         lack
     }
 
-    /// The files that this process has locked.
     fn locked_files(&self, seen: &ProcessSeen) -> Vec<LockedFile> {
-        let handle = Handle::open(&self.root, seen.pid);
-        let same = |handle: &Handle| handle.stat().is_ok_and(|stat| stat.start_ticks == seen.start_ticks);
-        let files = handle.ok().filter(same).and_then(|handle| handle.locked_files().ok());
-        files.unwrap_or_default()
+        let handle = Handle::of(&self.root, seen.pid, seen.start_ticks);
+        handle.and_then(|handle| handle.locked_files()).unwrap_or_default()
     }
 
     fn handle(&self, process: &RawProcess) -> Option<Handle> {
-        let handle = Handle::open(&self.root, process.pid).ok()?;
-        (handle.stat().ok()?.start_ticks == process.start_ticks).then_some(handle)
+        Handle::of(&self.root, process.pid, process.start_ticks).ok()
     }
 }
 

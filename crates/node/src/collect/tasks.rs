@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::cri::CriError;
 use crate::cri::tasks::{TaskState, Tasks};
-use crate::cri::{Cri, CriError};
 use crate::deadline::timed;
 use crate::docker::Docker;
 use crate::proc::{self, Handle};
@@ -61,19 +61,6 @@ pub async fn inspect(
             },
             (answer, _) => Ok(answer),
         },
-        Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
-        Err(error) => Err(error),
-    }
-}
-
-/// Asks CRI-O once. CRI-O has no limit of its own, so the caller measures its silence. CRI-O answers from memory.
-///
-/// # Errors
-/// Any error that gives no information about this container: a broken connection, an error of CRI-O itself, no answer within
-/// `bound`.
-pub async fn status(cri: &Cri, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
-    match cri.container_status(id, bound).await {
-        Ok(_) => Ok(TaskAnswer::DaemonAnswered),
         Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
         Err(error) => Err(error),
     }

@@ -17,17 +17,16 @@ use nrh_core::observation::BusSeen;
 const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
-    let make = move || -> Box<dyn FnMut() -> Result<Way, Failure> + Send> {
-        let paths = paths.clone();
-        Box::new(move || way(&paths))
-    };
     // The folders are in memory on most nodes. Where the root is on a network file system, reading their path may hang.
-    drive(&shared, BusChecker { worker: Worker::new("nrh-bus", Box::new(make)) }, pace).await;
+    let worker = Worker::new("nrh-bus", move || {
+        let paths = paths.clone();
+        move || way(&paths)
+    });
+    drive(&shared, BusChecker { worker }, pace).await;
 }
 
 /// How to reach systemd.
 enum Way {
-    /// The socket of the bus.
     Bus(PathBuf),
     /// systemd does not run this node, or has no bus.
     Nobody,

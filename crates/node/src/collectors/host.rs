@@ -25,25 +25,23 @@ const FIRST_STEP: Duration = Duration::from_millis(100);
 
 pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<HostSeen, Failure> + Send> {
+    let worker = Worker::new("nrh-host", move || {
         let (mut scanner, shared) = (Host::new(&paths.proc), Arc::clone(&for_worker));
-        Box::new(move || {
+        move || {
             let failed = |error: std::io::Error| Failure::Failed(bounded(&error.to_string(), 300));
             let listed = lock(&shared.lists).value().map(|round| round.ids().map(str::to_owned).collect());
             scanner.check(&Who { listed, ..who(&shared) }).map_err(failed)
-        })
-    };
-    let worker = Worker::new("nrh-host", Box::new(make));
+        }
+    });
     drive(&shared, HostChecker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 
 pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<DisksSeen, Failure> + Send> {
+    let worker = Worker::new("nrh-disks", move || {
         let (mut scanner, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
-        Box::new(move || Ok(scanner.check(&who(&shared))))
-    };
-    let worker = Worker::new("nrh-disks", Box::new(make));
+        move || Ok(scanner.check(&who(&shared)))
+    });
     drive(&shared, DisksChecker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 

@@ -30,10 +30,10 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
     // The memory of proofs and the number of the round outlive a thread.
     let scanner = Arc::new(Mutex::new(Processes::new(&host.proc)));
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<(ProcessTable, Duration), Failure> + Send> {
+    let worker = Worker::new("nrh-processes", move || {
         let (scanner, shared) = (Arc::clone(&scanner), Arc::clone(&for_worker));
         let root = host.proc.clone();
-        Box::new(move || {
+        move || {
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let began = processor_time();
             let table = match scanner.try_lock() {
@@ -42,26 +42,24 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
                 Err(_) => Processes::new(&root).check(with_docker),
             };
             Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
-        })
-    };
-    let worker = Worker::new("nrh-processes", Box::new(make));
+        }
+    });
     drive(&shared, ProcessChecker { worker, round: 0, cost: Duration::ZERO, settled: true }, pace).await;
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
     let (pace, healthz, proc) = (settings.paces.kubelet, settings.host.healthz, settings.host.proc.clone());
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
+    let worker = Worker::new("nrh-kubelet", move || {
         let mut finder = Finder::new(&settings.host.proc);
         let (flags, host, shared) = (settings.sockets.clone(), settings.host.clone(), Arc::clone(&for_worker));
-        Box::new(move || {
+        move || {
             let known = lock(&shared.endpoint).clone();
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let docker = with_docker.then(|| endpoint::docker(&flags, &host));
             Ok(Local { docker, ..check(&mut finder, &flags, known.as_ref(), &host) })
-        })
-    };
-    let worker = Worker::new("nrh-kubelet", Box::new(make));
+        }
+    });
     drive(
         &shared,
         KubeletChecker { shared: Arc::clone(&shared), worker, healthz, proc, reader: Reader::default(), round: 0 },

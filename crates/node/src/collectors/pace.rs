@@ -1,7 +1,6 @@
 //! How often a collector checks, how long it waits, and the one loop that all simple collectors run.
 
 use std::future::{Future, poll_fn};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;
 use std::sync::Mutex;
 use std::task::Poll;
@@ -12,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Failure, Slot};
 use super::{CheckMode, Shared, lock};
+use crate::report::pace::chance;
 use nrh_core::faults::hung_container;
 use nrh_core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, TASK_ROUND, Thresholds};
 
@@ -111,12 +111,7 @@ impl Default for Paces {
     }
 }
 
-/// A random number in 0..1000: collectors of many nodes must not run at the same moments.
-pub(super) fn chance() -> u32 {
-    u32::try_from(RandomState::new().build_hasher().finish().checked_rem(1000).unwrap_or_default()).unwrap_or_default()
-}
-
-/// `interval` with jitter; see [`Pace`]. `chance` is in 0..1000.
+/// `interval` with jitter; see [`Pace`]. `chance` is in 0..1000: collectors of many nodes must not run at the same moments.
 fn jittered(interval: Duration, urgent: bool, chance: u32) -> Duration {
     let thousandths = if urgent { 1000 + chance / 10 } else { 800 + chance.saturating_mul(2) / 5 };
     interval.saturating_mul(thousandths).checked_div(1000).unwrap_or(interval)
@@ -136,11 +131,9 @@ pub(super) fn back_off(abandoned: u32) -> Option<Duration> {
 
 /// How one collector checks.
 pub(super) trait Checker {
-    /// What a check returns.
     type Value: Send;
     /// Name of the collector, for people and metrics.
     const NAME: &'static str;
-    /// Where results go.
     fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
     /// Checks once. It ends with its calls or not at all: the loop bounds it.
     fn check(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;

@@ -24,15 +24,14 @@ const SLOW: Duration = Duration::from_secs(10);
 
 pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathBuf>, pace: Pace) {
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<Result<KubeletEndpoint, String>, Failure> + Send> {
+    // Certificates are on the node's disks, and a read from those may hang.
+    let worker = Worker::new("nrh-port", move || {
         let (shared, proc, token) = (Arc::clone(&for_worker), proc.clone(), token.clone());
-        Box::new(move || {
+        move || {
             let served = lock(&shared.served).clone();
             Ok(served.and_then(|served| door(&proc, &served, token.as_deref())))
-        })
-    };
-    // Certificates are on the node's disks, and a read from those may hang.
-    let worker = Worker::new("nrh-port", Box::new(make));
+        }
+    });
     let checker = PortChecker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
     drive(&shared, checker, pace).await;
 }

@@ -57,7 +57,6 @@ impl<T> Slot<T> {
         Self { deadline, sent: None, outcome: Outcome::Never }
     }
 
-    /// Records that a call is sent now.
     pub(super) fn sent(&mut self, now: Instant) {
         self.sent = Some(Sent { at: now, deadline: Deadline::new(self.deadline, now) });
     }
@@ -104,7 +103,6 @@ impl<T> Slot<T> {
         self.due_since(now).map(|due| due + bound.saturating_sub(self.deadline))
     }
 
-    /// When the call that is out was sent.
     pub(super) fn sent_at(&self) -> Option<Instant> {
         self.sent.map(|sent| sent.at)
     }
@@ -113,7 +111,6 @@ impl<T> Slot<T> {
         self.sent.is_some()
     }
 
-    /// Whether no call has ever ended.
     pub(super) const fn has_never_ended(&self) -> bool {
         matches!(self.outcome, Outcome::Never)
     }
@@ -128,7 +125,6 @@ impl<T> Slot<T> {
 }
 
 impl<T: Clone> Slot<T> {
-    /// The current reading.
     pub(super) fn reading(&self, now: Instant) -> Reading<T> {
         if let Some(sent) = self.sent
             && sent.deadline.is_over(now)

@@ -141,7 +141,6 @@ impl Table {
         Some(self.control.map_or(due, |sent| due.max(sent + CONTROL)))
     }
 
-    /// Whether one more question may be sent.
     fn has_room(&self, now: Instant) -> bool {
         let out = || self.entries.values().filter(|entry| entry.slot.is_out());
         out().count() < MAX_OUT && out().filter(|entry| entry.slot.due_since(now).is_none()).count() < MAX_FRESH
@@ -332,7 +331,6 @@ impl Table {
         (held_up, passed)
     }
 
-    /// When to count next.
     fn next_count(&self) -> Option<Instant> {
         self.entries.values().filter_map(|entry| entry.slot.next_count()).min()
     }

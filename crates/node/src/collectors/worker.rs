@@ -28,9 +28,11 @@ pub(super) struct Worker<T> {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// `make` creates the function that a thread runs for each question.
-    pub(super) fn new(name: &'static str, make: Make<T>) -> Self {
-        Self { name, make, asks: None, left: None, replaced: 0 }
+    pub(super) fn new<C>(name: &'static str, make: impl Fn() -> C + Send + Sync + 'static) -> Self
+    where
+        C: FnMut() -> Result<T, Failure> + Send + 'static,
+    {
+        Self { name, make: Box::new(move || Box::new(make())), asks: None, left: None, replaced: 0 }
     }
 
     /// Asks, and waits for the answer. If the caller drops this before, the question stays out. The next call first waits for
@@ -96,15 +98,14 @@ mod tests {
     /// A worker whose checks wait until the gate is open; each check is counted.
     fn gated(gate: &Arc<(Mutex<bool>, Condvar)>, checks: &Arc<AtomicU32>) -> Worker<u32> {
         let (gate, checks) = (Arc::clone(gate), Arc::clone(checks));
-        let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
+        Worker::new("test", move || {
             let (gate, checks) = (Arc::clone(&gate), Arc::clone(&checks));
-            Box::new(move || {
+            move || {
                 let number = checks.fetch_add(1, Ordering::SeqCst);
                 drop(gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open));
                 Ok(number)
-            })
-        };
-        Worker::new("test", Box::new(make))
+            }
+        })
     }
 
     fn set(gate: &(Mutex<bool>, Condvar), open: bool) {
@@ -140,14 +141,13 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_panics_is_a_failure_and_is_started_again() {
         let first = Arc::new(AtomicU32::new(0));
-        let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
+        let mut worker = Worker::new("test", move || {
             let first = Arc::clone(&first);
-            Box::new(move || {
+            move || {
                 assert!(first.fetch_add(1, Ordering::SeqCst) > 0, "the first look panics, as this test wants");
                 Ok(1)
-            })
-        };
-        let mut worker = Worker::new("test", Box::new(make));
+            }
+        });
         assert!(matches!(worker.ask().await, Err(Failure::Failed(_))));
         assert_eq!(worker.ask().await, Ok(1));
     }

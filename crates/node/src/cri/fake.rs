@@ -1,6 +1,6 @@
 //! A runtime for tests, on a real socket. It gives the answers that a test sets, also broken ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -97,7 +97,6 @@ impl Fake {
         let _ = std::fs::remove_file(self.socket());
     }
 
-    /// Serves again at the same path.
     pub(crate) fn restart(&mut self) {
         self.server = Some(serve(&self.state, &self.socket()));
     }
@@ -112,7 +111,6 @@ impl Fake {
         self.say("Version", Say::message(&answer));
     }
 
-    /// Sets its report on its network.
     pub(crate) fn network(&self, status: bool, reason: &str, message: &str) {
         let condition = |kind: &str, status, reason: &str, message: &str| v1::RuntimeCondition {
             r#type: kind.to_owned(),
@@ -153,29 +151,29 @@ pub(crate) fn sandboxes_are(ids: &[&str]) -> Say {
     Say::message(&v1::ListPodSandboxResponse { items })
 }
 
+/// What a sandbox says of its pod.
+pub(crate) fn pod(name: &str, uid: &str, namespace: &str, attempt: u32) -> v1::PodSandboxMetadata {
+    let [name, uid, namespace] = [name, uid, namespace].map(str::to_owned);
+    v1::PodSandboxMetadata { name, uid, namespace, attempt }
+}
+
+/// The labels that a kubelet gives a container of this pod.
+pub(crate) fn labels(pod: &str, uid: &str, namespace: &str, name: &str) -> HashMap<String, String> {
+    let all = [("pod.name", pod), ("pod.uid", uid), ("pod.namespace", namespace), ("container.name", name)];
+    all.map(|(key, value)| (format!("io.kubernetes.{key}"), value.to_owned())).into()
+}
+
 pub(crate) fn sandbox(id: &str) -> v1::PodSandbox {
-    let metadata = v1::PodSandboxMetadata {
-        name: format!("pod-of-{id}"),
-        uid: format!("uid-of-{id}"),
-        namespace: "shop".to_owned(),
-        attempt: 0,
-    };
-    v1::PodSandbox { id: id.to_owned(), metadata: Some(metadata), state: 0, ..v1::PodSandbox::default() }
+    let metadata = Some(pod(&format!("pod-of-{id}"), &format!("uid-of-{id}"), "shop", 0));
+    v1::PodSandbox { id: id.to_owned(), metadata, state: 0, ..v1::PodSandbox::default() }
 }
 
 pub(crate) fn container(id: &str, sandbox: &str) -> v1::Container {
-    let label = |key: &str, value: String| (format!("io.kubernetes.{key}"), value);
     v1::Container {
         id: id.to_owned(),
         pod_sandbox_id: sandbox.to_owned(),
         state: v1::ContainerState::ContainerRunning as i32,
-        labels: [
-            label("pod.uid", format!("uid-of-{sandbox}")),
-            label("pod.name", format!("pod-of-{sandbox}")),
-            label("pod.namespace", "shop".to_owned()),
-            label("container.name", "app".to_owned()),
-        ]
-        .into(),
+        labels: labels(&format!("pod-of-{sandbox}"), &format!("uid-of-{sandbox}"), "shop", "app"),
         ..v1::Container::default()
     }
 }
@@ -265,7 +263,6 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
     respond_counted(say, out).await
 }
 
-/// Gives this answer to a call.
 pub(crate) async fn respond(say: Say) -> Response {
     respond_counted(say, Out(Vec::new())).await
 }

@@ -51,9 +51,6 @@ impl fmt::Debug for Tasks {
 
 impl Tasks {
     /// Connects to containerd's socket, the same that serves CRI, to ask for tasks of the kubelet.
-    ///
-    /// # Errors
-    /// As [`super::Cri::connect`].
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
         Self::of(socket, KUBELET_NAMESPACE).await
     }
@@ -110,9 +107,6 @@ impl Tasks {
     ///
     /// Silence about one task is evidence about that task only while this call succeeds. Otherwise containerd is stuck, and
     /// every shim may be well.
-    ///
-    /// # Errors
-    /// Any other error of containerd, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self.get(UNKNOWN_TASK_ID, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),

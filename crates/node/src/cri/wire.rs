@@ -5,7 +5,6 @@
 //! size while it is read, and at most [`MAX_KEPT`] afterwards. A list that needs more is refused as a whole: an item that is
 //! missing in a list is evidence (of orphans, of leaked shims), so a partial list would be worse than none.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -32,7 +31,6 @@ const ITEMS: u32 = 1;
 pub(crate) trait Item: Sized + Send + Sync + 'static {
     /// The item as the runtime sends it.
     type Raw: Message + Default;
-    /// Converts it to the part that is kept.
     fn of(raw: Self::Raw) -> Self;
     /// Its approximate size in bytes.
     fn size(&self) -> usize;
@@ -144,26 +142,15 @@ impl<Q: Message + 'static, T: Item> Decoder for ListCodec<Q, T> {
 }
 
 /// Why a list is refused.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     /// The answer is not a list.
+    #[error("{0}")]
     Malformed(DecodeError),
     /// The list needs more than [`MAX_KEPT`]; this many items were read.
+    #[error("{0} items of the list take more than the {kept} KiB that are kept of one", kept = MAX_KEPT >> 10)]
     TooMany(usize),
 }
-
-impl fmt::Display for ListError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(error) => error.fmt(f),
-            Self::TooMany(items) => {
-                write!(f, "{items} items of the list take more than the {} KiB that are kept of one", MAX_KEPT >> 10)
-            }
-        }
-    }
-}
-
-impl std::error::Error for ListError {}
 
 impl From<DecodeError> for ListError {
     fn from(error: DecodeError) -> Self {
@@ -172,9 +159,6 @@ impl From<DecodeError> for ListError {
 }
 
 /// Reads a list to its end.
-///
-/// # Errors
-/// See [`ListError`].
 pub(crate) fn read<T: Item>(mut answer: impl Buf) -> Result<Listed<T>, ListError> {
     let bytes = answer.remaining();
     let (mut items, mut kept) = (Vec::new(), 0_usize);

@@ -24,7 +24,6 @@ const USED: [&str; 6] = [LABEL_UID, LABEL_POD, LABEL_NAMESPACE, LABEL_CONTAINER,
 /// Longest cause of a failed removal that is kept.
 const MAX_CAUSE: usize = 256;
 
-/// The text of an error.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ErrorBody {
     #[serde(default)]
@@ -126,21 +125,39 @@ impl<'de, T: Item + From<Listed>> Deserialize<'de> for List<T> {
     }
 }
 
+/// A sandbox is never left out, however odd: a missing one would turn its containers into orphans.
 impl From<Listed> for SandboxSeen {
     fn from(entry: Listed) -> Self {
-        entry.into_sandbox()
+        Self {
+            id: bounded(&entry.id, MAX_ID),
+            ready: state(&entry.state) == ContainerState::Running,
+            pod: entry.pod().unwrap_or_else(|| PodRef {
+                namespace: String::new(),
+                name: String::new(),
+                uid: String::new(),
+            }),
+            attempt: entry.attempt_in_name(),
+        }
     }
 }
 
 impl From<Listed> for String {
     fn from(entry: Listed) -> Self {
-        entry.into_sandbox().id
+        SandboxSeen::from(entry).id
     }
 }
 
 impl From<Listed> for ContainerSeen {
     fn from(entry: Listed) -> Self {
-        entry.into_container()
+        let restarts = entry.label(LABEL_RESTARTS).and_then(|count| count.parse().ok());
+        Self {
+            id: bounded(&entry.id, MAX_ID),
+            sandbox_id: bounded(entry.label(LABEL_SANDBOX).unwrap_or_default(), MAX_ID),
+            name: bounded(entry.label(LABEL_CONTAINER).unwrap_or_default(), MAX_NAME),
+            pod: entry.pod(),
+            state: state(&entry.state),
+            attempt: restarts.unwrap_or_else(|| entry.attempt_in_name()),
+        }
     }
 }
 
@@ -151,32 +168,6 @@ impl Listed {
 
     fn pod(&self) -> Option<PodRef> {
         pod_of(|key| self.label(key))
-    }
-
-    /// A sandbox is never left out, however odd: a missing one would turn its containers into orphans.
-    pub(crate) fn into_sandbox(self) -> SandboxSeen {
-        SandboxSeen {
-            id: bounded(&self.id, MAX_ID),
-            ready: state(&self.state) == ContainerState::Running,
-            pod: self.pod().unwrap_or_else(|| PodRef {
-                namespace: String::new(),
-                name: String::new(),
-                uid: String::new(),
-            }),
-            attempt: self.attempt_in_name(),
-        }
-    }
-
-    pub(crate) fn into_container(self) -> ContainerSeen {
-        let restarts = self.label(LABEL_RESTARTS).and_then(|count| count.parse().ok());
-        ContainerSeen {
-            id: bounded(&self.id, MAX_ID),
-            sandbox_id: bounded(self.label(LABEL_SANDBOX).unwrap_or_default(), MAX_ID),
-            name: bounded(self.label(LABEL_CONTAINER).unwrap_or_default(), MAX_NAME),
-            pod: self.pod(),
-            state: state(&self.state),
-            attempt: restarts.unwrap_or_else(|| self.attempt_in_name()),
-        }
     }
 
     /// The last part of `/k8s_NAME_POD_NAMESPACE_UID_ATTEMPT`.
@@ -294,11 +285,11 @@ mod tests {
 
     #[test]
     fn the_kubelets_labels_name_pod_container_sandbox_and_attempt() {
-        let seen = listed("running", &labels()).into_container();
+        let seen = ContainerSeen::from(listed("running", &labels()));
         let pod = PodRef { namespace: "shop".to_owned(), name: "web-0".to_owned(), uid: "u1".to_owned() };
         assert_eq!((seen.pod, seen.name.as_str(), seen.sandbox_id.as_str()), (Some(pod.clone()), "app", "s1"));
         assert_eq!((seen.attempt, seen.state), (7, ContainerState::Running));
-        let seen = listed("running", &labels()).into_sandbox();
+        let seen = SandboxSeen::from(listed("running", &labels()));
         assert_eq!((seen.pod, seen.ready, seen.attempt), (pod, true, 4));
     }
 
@@ -315,19 +306,19 @@ mod tests {
             ("dead", S::Unknown),
             ("on holiday", S::Unknown),
         ] {
-            assert_eq!(listed(word, &labels()).into_container().state, expected, "{word}");
-            assert_eq!(listed(word, &labels()).into_sandbox().ready, expected == S::Running, "{word}");
+            assert_eq!(ContainerSeen::from(listed(word, &labels())).state, expected, "{word}");
+            assert_eq!(SandboxSeen::from(listed(word, &labels())).ready, expected == S::Running, "{word}");
         }
     }
 
     #[test]
     fn what_is_missing_or_hostile_is_bounded() {
         let bare: Listed = serde_json::from_value(json!({"Id": "x", "State": "running"})).unwrap();
-        let seen = bare.into_container();
+        let seen = ContainerSeen::from(bare);
         assert_eq!((seen.pod, seen.name.as_str(), seen.sandbox_id.as_str(), seen.attempt), (None, "", "", 0));
         let long = "x\n".repeat(5000);
         let hostile = json!({"io.kubernetes.pod.uid": long, "io.kubernetes.pod.name": long});
-        let pod = listed("running", &hostile).into_container().pod.unwrap();
+        let pod = ContainerSeen::from(listed("running", &hostile)).pod.unwrap();
         assert!(pod.uid.len() <= 64 && pod.name.len() <= 253 && !pod.name.contains('\n'));
         assert!(serde_json::from_value::<Listed>(json!({"State": "running"})).is_err(), "no id: no list");
     }

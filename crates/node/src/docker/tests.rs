@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::fake::{Fake, Say, id, listed};
 use super::*;
-use nrh_core::observation::{ContainerState, RemovalState, TaskAnswer};
+use nrh_core::observation::{ContainerState, TaskAnswer};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -125,16 +125,4 @@ async fn no_id_but_a_full_one_becomes_part_of_a_path() {
         assert!(matches!(docker(&fake).inspect(id, SOON).await, Err(CriError::Other(_))), "{id}");
     }
     assert_eq!(fake.calls("Inspect"), 0);
-}
-
-#[tokio::test]
-async fn what_is_being_removed_is_listed_with_its_pod() {
-    let (fake, dead) = (Fake::start(), id('e'));
-    fake.say("Removals", Say::Json(json!([listed(&dead, "container", &id('a'), "removing")])));
-    let state = json!({"Status": "dead", "Dead": true, "Error": "unlinkat /x: operation not permitted"});
-    fake.say(&format!("Inspect:{dead}"), Say::Json(json!({"Id": dead, "State": state})));
-    let found = docker(&fake).removals(SOON).await.unwrap();
-    assert_eq!((found[0].id.as_str(), found[0].state), (dead.as_str(), ContainerState::Unknown));
-    let said = docker(&fake).inspect(&dead, SOON).await.unwrap().removal();
-    assert_eq!(said, RemovalState::Failed("unlinkat /x: operation not permitted".to_owned()));
 }

@@ -18,7 +18,6 @@ const THREAD: usize = 128;
 /// Maximum number of stack lines per thread.
 const MAX_FRAMES: usize = 24;
 
-/// A process involved in a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Involved {
     pub(super) part: &'static str,
@@ -72,7 +71,7 @@ fn read(proc: &Path, involved: &Involved, room: &mut Room, tell: Tell<'_>) -> io
     room.take(MAX_TEXT);
     let limits = section(handle.limits(), &mut texts);
     tell(&mut |process| process.limits = limits.clone());
-    let groups = section(handle.groups().map(|groups| groups.text().to_owned()), &mut texts);
+    let groups = section(handle.groups().map(|groups| groups.0), &mut texts);
     tell(&mut |process| process.groups = groups.clone());
     let threads = handle.threads();
     match &threads {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::checks::is_bounded;
-use crate::agent::admission::task;
+use crate::agent::admission::admit;
 use crate::agent::claims::{Known, of_claim};
 use crate::agent::job::read_command;
 use crate::config;
@@ -33,8 +33,8 @@ pub fn command(data: &[u8]) -> bool {
     let Ok(command) = read else { return false };
     let written = serde_json::to_string(&command).unwrap_or_default();
     assert_eq!(read_command(&written).as_ref(), Ok(&command));
-    assert!(task(&command, &format!("not {}", command.node)).is_err(), "a command for another node");
-    if task(&command, &command.node).is_err() {
+    assert!(admit(&command, &format!("not {}", command.node)).is_err(), "a command for another node");
+    if admit(&command, &command.node).is_err() {
         return false;
     }
     let id = &command.operation_id;

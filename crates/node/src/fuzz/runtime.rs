@@ -85,8 +85,8 @@ fn list(data: &[u8]) -> Result<Vec<docker::Listed>, CriError> {
 pub fn docker_list(data: &[u8]) -> bool {
     let Ok(entries) = list(data) else { return false };
     let Ok(again) = list(data) else { return false };
-    entries.into_iter().map(docker::Listed::into_sandbox).for_each(|seen| check_sandbox(&seen));
-    again.into_iter().map(docker::Listed::into_container).for_each(|seen| check_container(&seen));
+    entries.into_iter().map(SandboxSeen::from).for_each(|seen| check_sandbox(&seen));
+    again.into_iter().map(ContainerSeen::from).for_each(|seen| check_container(&seen));
     for cut in beginnings(data.trim_ascii_end()) {
         assert!(matches!(list(cut), Err(CriError::Cut(_))), "cut at {}", cut.len());
     }
@@ -139,7 +139,7 @@ fn asked(data: &[u8]) -> Option<Vec<String>> {
     let (status, body) = answer.ok()?.ok()?;
     assert!(body.len() <= if status == StatusCode::OK { MOST } else { 64 << 10 }, "{} bytes were read", body.len());
     let entries: Vec<docker::Listed> = understood("/x", None, status, &body).ok()?;
-    Some(entries.into_iter().map(|entry| entry.into_container().id).collect())
+    Some(entries.into_iter().map(|entry| ContainerSeen::from(entry).id).collect())
 }
 
 /// What a kubelet's flag or file names as its runtime's socket.

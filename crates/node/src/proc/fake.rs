@@ -41,7 +41,6 @@ impl Proc {
     }
 }
 
-/// One made-up process.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) pid: i32,

@@ -139,7 +139,6 @@ pub(crate) fn container_id(name: &str) -> Option<&str> {
 /// Part of the name of the group in which CRI-O runs a conmon: `crio-conmon-ID.scope`.
 pub(crate) const CONMON_GROUP: &str = "-conmon-";
 
-/// Whether a process is in a group.
 pub(crate) fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {
     let members = file(group, "cgroup.procs")?.unwrap_or_default();
     Ok(members.lines().any(|line| line.parse() == Ok(pid)))

@@ -65,6 +65,15 @@ impl Handle {
         Ok(handle)
     }
 
+    /// Binds to the process with this pid that began at this time. If another one has the pid by now, the process has ended.
+    pub fn of(root: &Path, pid: i32, start_ticks: u64) -> io::Result<Self> {
+        let handle = Self::open(root, pid)?;
+        if handle.stat()?.start_ticks == start_ticks {
+            return Ok(handle);
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has ended")))
+    }
+
     /// Its process id.
     pub const fn pid(&self) -> i32 {
         self.pid

@@ -37,9 +37,6 @@ impl ProcessNamespaces {
 
     /// Whether root runs the process in a container that belongs to no pod and that has the node's own process ids (`docker run
     /// --pid host`).
-    ///
-    /// # Errors
-    /// As [`ProcessNamespaces::has`].
     pub(crate) fn has_in_container(&self, process: &Handle) -> io::Result<bool> {
         Ok(self.is_in_container(process, is_container)?
             && !self.is_in_container(process, is_of_pods)?
@@ -69,17 +66,11 @@ fn mounts(process: &Handle) -> Option<String> {
 
 impl Handle {
     /// Whether it is one of the node's own processes; see [`ProcessNamespaces::has`].
-    ///
-    /// # Errors
-    /// As [`ProcessNamespaces::has`].
     pub fn is_of_node(&self, proc: &Path) -> io::Result<bool> {
         ProcessNamespaces::of_first(proc).has(self)
     }
 
     /// Whether it is in the control group of one container: something in that container has started it, into whatever namespaces.
-    ///
-    /// # Errors
-    /// When its control groups cannot be read.
     pub fn is_started_by_container(&self, proc: &Path) -> io::Result<bool> {
         Ok(self.groups()?.has_below(&ProcessNamespaces::of_first(proc).groups, is_of_one_container))
     }

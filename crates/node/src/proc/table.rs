@@ -46,7 +46,6 @@ struct Children {
     living: u32,
 }
 
-/// A table that is being read.
 struct Reader<'a> {
     root: &'a Path,
     bounds: Bounds,

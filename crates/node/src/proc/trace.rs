@@ -3,7 +3,6 @@
 use std::io;
 
 use super::bounded::whole_lines;
-use super::groups::Groups;
 use super::handle::{Handle, MAX_STATUS};
 
 /// Longest stack that is read: the kernel names at most 64 functions.
@@ -32,13 +31,6 @@ impl Handle {
         parse_caught(&self.text("status", MAX_STATUS)?).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no SigCgt line", self.pid()))
         })
-    }
-}
-
-impl Groups {
-    /// The kernel's list: one group a line.
-    pub fn text(&self) -> &str {
-        &self.0
     }
 }
 

@@ -26,7 +26,6 @@ use nrh_api::NodeRuntimeHealthStatus;
 use nrh_api::health::ProbeStatus;
 use nrh_core::fault::Fault;
 
-/// How the server answers from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Mood {
     #[default]

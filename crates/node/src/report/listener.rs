@@ -21,7 +21,6 @@ use super::command::{self, Command};
 use super::line::Line;
 use super::{Delivery, pace, replace};
 
-/// The purpose of its calls.
 const WHAT: &str = "follow this node's NodeCommand";
 /// A watch that has lasted this long has started successfully.
 const SETTLED: Duration = Duration::from_secs(10);

@@ -42,7 +42,6 @@ const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authenti
 /// Whether the thread of an earlier run still exists.
 static RUNS: AtomicBool = AtomicBool::new(false);
 
-/// The credential that the plugin returns.
 #[derive(Debug)]
 pub(crate) struct Credential {
     /// Authentication to use instead of the plugin.

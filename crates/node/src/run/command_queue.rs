@@ -13,9 +13,7 @@ pub(super) type Execute = Arc<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcom
 /// The command in progress and the outcome of the previous one.
 pub(super) struct CommandQueue {
     execute: Execute,
-    /// The operation in progress.
     running: Option<String>,
-    /// Outcome of the last command.
     outcome: Option<Outcome>,
     sender: mpsc::Sender<Outcome>,
     receiver: mpsc::Receiver<Outcome>,
@@ -27,7 +25,6 @@ impl CommandQueue {
         Self { execute, running: None, outcome, sender, receiver }
     }
 
-    /// Returns the outcome of the last command that has ended.
     pub(super) fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }

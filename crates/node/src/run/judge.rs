@@ -47,7 +47,6 @@ pub(super) struct Evaluator {
     pub process: Option<KubeletProcess>,
 }
 
-/// One judgement.
 #[derive(Debug)]
 pub(super) struct Evaluation {
     /// The probe's part of the status.
@@ -76,7 +75,6 @@ impl Evaluator {
         }
     }
 
-    /// Judges one set of observations.
     pub(super) fn judge(&mut self, seen: &Observations, about: &About, wall: Timestamp, at: Instant) -> Evaluation {
         let thresholds = self.beside_the_kubelet(seen);
         let findings = diagnose(seen, self.tracker.known(), &thresholds);

@@ -56,7 +56,6 @@ impl<T: Clone + Default + PartialEq> Request<T> {
     }
 }
 
-/// The requests to the probe.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     sequences: Request<u64>,

@@ -125,7 +125,6 @@ fn tasks(seen: &Observations) -> CollectorStatus {
     best.map_or_else(|| collector::<TaskAnswer>("tasks", &Reading::Never), |reading| collector("tasks", reading))
 }
 
-/// Returns the age of the last completed reading.
 pub(super) fn age<T>(reading: &Reading<T>) -> Option<Duration> {
     match reading {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => Some(*age),

@@ -1,14 +1,12 @@
 //! What an effect of a plan changes in the simulated cluster.
 
-use super::{World, marks};
 use jiff::Timestamp;
 
-use crate::workload::{self};
+use super::{World, marks};
+use crate::workload;
 use nrh_core::command::{ActionCommand, OutcomeReason};
-
 use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Operation};
-
 use nrh_core::remediation::{ActionResult, Marker, Remediation, executed, removed, timed_out};
 use nrh_core::snapshot::JobView;
 
@@ -37,10 +35,8 @@ impl World {
                     return false;
                 }
                 let Some(result) = self.act(node, node_uid, remediation, operation_id, operation) else { return false };
-                if may_record && let Some(known) = self.remediations.get(remediation).cloned() {
-                    let next = executed(&known, operation_id, result, self.now);
-                    return next == known || self.write(&next);
-                }
+                let next = |known: &Remediation, now| executed(known, operation_id, result, now);
+                return !may_record || self.record(remediation, next);
             }
             Effect::Remove { remediation, node, marker, successor } => {
                 match marker {
@@ -70,7 +66,7 @@ impl World {
         true
     }
 
-    fn record(&mut self, remediation: &str, next: impl Fn(&Remediation, Timestamp) -> Remediation) -> bool {
+    fn record(&mut self, remediation: &str, next: impl FnOnce(&Remediation, Timestamp) -> Remediation) -> bool {
         let Some(known) = self.remediations.get(remediation).cloned() else { return true };
         let next = next(&known, self.now);
         next == known || self.write(&next)

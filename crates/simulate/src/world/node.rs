@@ -1,19 +1,18 @@
 //! One node of the simulated cluster, and the components on it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
 use super::boot::Boots;
 use crate::cleared_by::ClearedBy;
 use crate::remediator::Remediator;
 use crate::workload::Workload;
-use jiff::Timestamp;
 use nrh_core::action::{Action, ActionType};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use nrh_core::drain::cannot_end;
-
 use nrh_core::fault::Fault;
-
 use nrh_core::snapshot::{CommandView, Heartbeat, NodeView, ReportView, SuspectPod, TriState};
 
 /// Age of the probe's checks when its report arrives.

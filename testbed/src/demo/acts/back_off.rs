@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::super::act::Act;
 use super::super::stage::Stage;
-use super::super::wait::wait;
+use super::super::wait::{wait, wait_within};
 use super::super::workloads::{CAUSES, NAMESPACE};
 use super::super::writes::Write;
 use crate::faults::{self, Fault, Injection, Victim};
@@ -21,9 +21,6 @@ const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
 /// Seconds after its end in which a kubelet reports it; on a machine, which may have no KVM.
 const JUST_BEGUN: [f64; 2] = [12.0, 45.0];
-
-/// How long the successor of a deleted pod may take to run.
-const SUCCESSOR: Duration = Duration::from_mins(8);
 
 /// See the module.
 #[derive(Debug)]
@@ -50,7 +47,7 @@ impl BackOff {
         }
         stage.bed.kubectl(&["label", "node", &stage.sick.name, "demo/crash=true", "--overwrite"])?;
         // Else the next act would find their sandboxes among its own changes.
-        wait("the pods of the crash loops are started", SUCCESSOR, || {
+        wait("the pods of the crash loops are started", || {
             let [control, loops] = [control, loops].map(|name| stage.pod_of(name));
             let has_crashed = |pod: &Pod| pod.containers.iter().any(|container| container.restarts > 0);
             Ok(control?.is_some_and(|pod| pod.ready || has_crashed(&pod))
@@ -92,7 +89,7 @@ impl Act for BackOff {
 
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
-        wait("a back-off of 5 minutes begins", Duration::from_mins(12), || {
+        wait_within("a back-off of 5 minutes begins", Duration::from_mins(12), || {
             Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < JUST_BEGUN[usize::from(stage.sick.is_machine())]))
         })
     }
@@ -135,7 +132,7 @@ impl Act for BackOff {
         if let Some(pod) = stage.pod_by_uid(uid)? {
             stage.delete_pod(&pod)?;
         }
-        wait("the control's workload runs", SUCCESSOR, || stage.daemon_set_runs(self.daemon_set, Some(uid)))
+        wait("the control's workload runs", || stage.daemon_set_runs(self.daemon_set, Some(uid)))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

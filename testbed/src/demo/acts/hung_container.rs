@@ -5,9 +5,7 @@ use anyhow::{Context, Result};
 
 use super::super::act::Act;
 use super::super::stage::Stage;
-use super::super::wait::wait;
 use super::super::workloads::NAMESPACE;
-use super::super::writes::Write;
 use crate::faults::{self, Injection};
 use crate::view::Allowed;
 
@@ -65,18 +63,7 @@ impl Act for HungContainer {
             && stage.daemon_set_runs(DAEMON_SET, before)?)
     }
 
-    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
-        injection.lift(&stage.sick)?;
-        wait("the control gets well once its shim goes on", std::time::Duration::from_mins(5), || {
-            self.resolved(stage, injection)
-        })
-    }
-
     fn allowed(&self, stage: &Stage) -> Allowed {
         Allowed::default().pods(NAMESPACE, DAEMON_SET).pods("nrh-node", &stage.sick.name)
-    }
-
-    fn writes(&self, stage: &Stage) -> Vec<Write> {
-        vec![Write::new("create", "jobs", &stage.sick.name), Write::new("delete", "jobs", &stage.sick.name)]
     }
 }

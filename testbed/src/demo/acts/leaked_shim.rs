@@ -1,14 +1,11 @@
 //! Act 2a: containerd is restarted while a shim is frozen. The pod is replaced, the old shim stays for ever, in no API.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 
 use super::super::act::Act;
 use super::super::stage::Stage;
 use super::super::wait::wait;
 use super::super::workloads::NAMESPACE;
-use super::super::writes::Write;
 use crate::faults::{self, Injection};
 use crate::view::{self, Allowed};
 
@@ -44,16 +41,12 @@ impl Act for LeakedShim {
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
         let pod = stage.running_pod(DAEMON_SET)?;
         let injection = faults::leaked_shim(&stage.sick, &pod.uid)?;
-        wait("the pod is replaced", Duration::from_mins(8), || stage.daemon_set_runs(DAEMON_SET, None))?;
+        wait("the pod is replaced", || stage.daemon_set_runs(DAEMON_SET, None))?;
         Ok(injection)
     }
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         Ok(injection.is_there(&stage.sick))
-    }
-
-    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
-        Ok(!injection.is_there(&stage.sick))
     }
 
     fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
@@ -82,7 +75,7 @@ impl Act for LeakedShim {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the leaked shim of the control ends", Duration::from_mins(3), || Ok(!injection.is_there(&stage.sick)))
+        wait("the leaked shim of the control ends", || Ok(!injection.is_there(&stage.sick)))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {
@@ -90,9 +83,5 @@ impl Act for LeakedShim {
             .pods(NAMESPACE, DAEMON_SET)
             .pods("nrh-node", &stage.sick.name)
             .program(&stage.sick.name, "containerd")
-    }
-
-    fn writes(&self, stage: &Stage) -> Vec<Write> {
-        vec![Write::new("create", "jobs", &stage.sick.name), Write::new("delete", "jobs", &stage.sick.name)]
     }
 }

@@ -1,13 +1,11 @@
 //! Act 3a: a CNI plugin hangs while it holds a file lock, others wait behind it. Pods sit in `ContainerCreating`, no event.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use anyhow::Result;
 
 use super::super::act::Act;
 use super::super::stage::Stage;
-use super::super::wait::wait;
 use super::super::workloads::NAMESPACE;
 use super::super::writes::Write;
 use crate::faults::{self, Injection};
@@ -53,7 +51,7 @@ impl Act for NetworkPlugin {
         self.old = pods.iter().map(|pod| pod.uid.clone()).collect();
         let gate = faults::hang_cni_add(&stage.sick)?;
         pods.iter().try_for_each(|pod| stage.delete_pod(pod))?;
-        faults::await_gate_holder(&stage.sick, &gate, Duration::from_mins(8))
+        faults::await_gate_holder(&stage.sick, &gate)
     }
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
@@ -79,11 +77,6 @@ impl Act for NetworkPlugin {
             }
         }
         Ok(!injection.is_there(&stage.sick) && !cordoned && (self.cordoned.get() || !self.enforced))
-    }
-
-    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
-        injection.lift(&stage.sick)?;
-        wait("the pods of the control run", Duration::from_mins(5), || self.resolved(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

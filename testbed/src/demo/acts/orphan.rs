@@ -1,13 +1,10 @@
 //! Act 2b: nothing runs on the node. A work container has lost its sandbox, every container is stopped, the probe's pod too,
 //! and the kubelet, behind a stand-in for the start of kubelets up to 1.23, does not start while an orphan exists.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 
 use super::super::act::Act;
 use super::super::stage::Stage;
-use super::super::wait::wait;
 use super::super::workloads::NAMESPACE;
 use super::super::writes::Write;
 use crate::faults::{self, Injection};
@@ -86,18 +83,9 @@ impl Act for Orphan {
         Self::orphan_there(stage, injection)
     }
 
-    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
-        Ok(!Self::orphan_there(stage, injection)?)
-    }
-
     fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let ready = stage.node_field(r#"{.status.conditions[?(@.type=="Ready")].status}"#)? == "True";
         Ok(ready && !Self::orphan_there(stage, injection)? && stage.daemon_set_runs(DAEMON_SET, None)?)
-    }
-
-    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
-        injection.lift(&stage.sick)?;
-        wait("the node gets well once the orphan is gone", Duration::from_mins(8), || self.resolved(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Release, marked};
+use super::{Release, cordon_mark};
 use crate::apply::{Applier, ApplyError, taint};
 use crate::cache::fold::Ingest;
 use crate::calls::CallError;
@@ -148,15 +148,10 @@ impl Applier {
     }
 }
 
-/// Whether this is a different machine from the one that the remediation is about.
-fn is_another(node: &Node, remediation: &Remediation) -> bool {
-    node.uid().as_deref() != Some(remediation.node_uid.as_str())
-}
-
 /// How the remediation releases the cordon that carries its name.
 fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) -> Release {
     let is_closed = nodes::view(node).unschedulable;
-    if known.is_some_and(|remediation| is_another(node, remediation)) {
+    if known.is_some_and(|remediation| node.uid().as_deref() != Some(remediation.node_uid.as_str())) {
         let why = "because another machine now has this name";
         return mark_alone(node, is_closed, why, "because its cordon has an unknown owner");
     }
@@ -166,7 +161,7 @@ fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) ->
     }
     if let Some(successor) = successor.filter(|_| is_closed) {
         return Release {
-            patch: marked(node, successor),
+            patch: json!({"metadata": cordon_mark(node, Some(successor))}),
             event: None,
             what: format!("remediation {successor} takes over the cordon"),
         };
@@ -178,7 +173,7 @@ fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) ->
 /// put it on the next machine of that name. A person may have uncordoned the node and cordoned it again while the controller did
 /// not watch.
 fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
-    let patch = json!({"metadata": without_mark(node)});
+    let patch = json!({"metadata": cordon_mark(node, None)});
     let what = format!("the annotation of our cordon was removed, {why}");
     if !is_closed {
         return Release { patch, event: Some(Kind::Uncordoned), what };
@@ -201,14 +196,10 @@ fn others_cordon(node: &Node) -> Option<String> {
     owners.first().filter(|_| !is_open).map(|owner| cut(owner, MAX_OWNER))
 }
 
-fn without_mark(node: &Node) -> Value {
-    json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}})
-}
-
 /// The write that ends this controller's part in a node's cordon, and its effect in words. If somebody else has begun to take the
 /// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
 fn release_cordon_and_uncordon(node: &Node) -> Release {
-    let metadata = without_mark(node);
+    let metadata = cordon_mark(node, None);
     let why = if node.metadata.deletion_timestamp.is_some() {
         Some("it is being deleted".to_owned())
     } else {
@@ -249,6 +240,8 @@ fn message(remediation: &Remediation) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use nrh_api::{NodeRemediation, convert};
 

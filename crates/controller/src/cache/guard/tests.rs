@@ -10,10 +10,6 @@ use nrh_core::snapshot::NodeView;
 const BEYOND: &str = "9999-12-31T23:59:59Z";
 const FINE: &str = "2025-01-01T00:00:00Z";
 
-fn state() -> State {
-    State::new(Instant::now())
-}
-
 fn guarded<K: Guardable + DeserializeOwned>(object: &Value) -> Guarded<K> {
     serde_json::from_value(object.clone()).unwrap()
 }
@@ -57,7 +53,7 @@ fn nor_do_times_in_the_metadata_hide_it() {
 
 #[test]
 fn a_node_that_cannot_be_read_is_known_as_it_was_and_held_until_it_can_be() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     node(1, "u", "True", FINE).fold(&mut state, now);
     let before = state.snapshot.nodes["w1"].clone();
     assert_eq!(node(2, "u", "False", BEYOND).fold(&mut state, now), Changed::Matters);
@@ -72,7 +68,7 @@ fn a_node_that_cannot_be_read_is_known_as_it_was_and_held_until_it_can_be() {
 
 #[test]
 fn one_that_was_never_read_has_a_row_and_another_object_of_its_name_takes_nothing_over() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     assert_eq!(node(1, "u", "True", BEYOND).fold(&mut state, now), Changed::Matters);
     let view = &state.snapshot.nodes["w1"];
     assert_eq!((view.uid.as_str(), view.labels.len(), view.ready), ("u", 1, nrh_core::snapshot::TriState::Unknown));
@@ -84,7 +80,7 @@ fn one_that_was_never_read_has_a_row_and_another_object_of_its_name_takes_nothin
     // A re-list without it.
     Node::versions(&mut state).begin();
     Guarded::<Node>::finish_list(&mut state);
-    assert!(state.snapshot.nodes.is_empty() && state.shared.is_empty() && state.unread.count("Node") == 0);
+    assert!(state.snapshot.nodes.is_empty() && state.shared.len() == 0 && state.unread.count("Node") == 0);
 }
 
 fn job(version: u64, start: &str) -> Guarded<Job> {
@@ -101,7 +97,7 @@ fn pod(version: u64, owner: &str, start: &str) -> Guarded<Pod> {
 
 #[test]
 fn a_job_or_a_pod_that_cannot_be_read_is_there_all_the_same() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     assert_eq!(job(1, BEYOND).fold(&mut state, now), Changed::Matters);
     let shown = |state: &State| state.jobs["op-1"].view("op-1", now + Duration::from_mins(1));
     assert!(state.jobs["op-1"].exists && !shown(&state).started);
@@ -115,7 +111,7 @@ fn a_job_or_a_pod_that_cannot_be_read_is_there_all_the_same() {
 
 #[test]
 fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "u"}]);
     let report: Guarded<NodeRuntimeHealth> =
         guarded(&json!({"metadata": {"name": "w1", "uid": "r", "resourceVersion": "1",
@@ -161,7 +157,7 @@ fn a_daemon_set_is_known_as_it_was() {
             "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": template},
             "status": {"desiredNumberScheduled": desired, "currentNumberScheduled": 3, "numberReady": 3, "numberMisscheduled": 0}}))
     };
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     assert_eq!(set(1, FINE, 3).fold(&mut state, now), Changed::Matters);
     assert_eq!(set(2, BEYOND, 4).fold(&mut state, now), Changed::Nothing);
     assert_eq!((state.daemon_sets["d/log"].desired, state.unread.count("DaemonSet")), (3, 1));

@@ -6,9 +6,8 @@ use crate::cache::fold::Ingest;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use nrh_core::matching::{PodSeen, PodTraits};
 
-fn state() -> State {
-    State::new(Instant::now())
-}
+/// 2025-01-01T00:01:00Z.
+const WALL: Timestamp = Timestamp::constant(1_735_689_660, 0);
 
 fn pod(name: &str, uid: &str, deleted: bool, ready: &str) -> Pod {
     let mut pod: Pod = serde_json::from_value(json!({
@@ -21,10 +20,6 @@ fn pod(name: &str, uid: &str, deleted: bool, ready: &str) -> Pod {
         pod.metadata.deletion_timestamp = serde_json::from_value(json!("2025-01-01T00:00:00Z")).unwrap();
     }
     pod
-}
-
-fn due_now(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
-    due(state, tried, now)
 }
 
 fn taken(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, wall: Timestamp) -> bool {
@@ -44,21 +39,20 @@ fn with_unready_pods() -> DaemonSetRow {
 
 #[test]
 fn only_troubled_sets_are_read_and_not_more_often_than_every_15_s() {
-    let (mut state, mut tried, now) = (state(), BTreeMap::new(), Instant::now());
+    let (mut state, mut tried, now) = (State::default(), BTreeMap::new(), Instant::now());
     state.daemon_sets.insert("d/fine".into(), DaemonSetRow { has_unready_pods: false, ..with_unready_pods() });
-    assert!(due_now(&state, &tried, now).first.is_none());
+    assert!(due(&state, &tried, now).first.is_none());
     state.daemon_sets.insert("d/bad".into(), with_unready_pods());
-    let first = due_now(&state, &tried, now).first.unwrap();
+    let first = due(&state, &tried, now).first.unwrap();
     tried.insert(first, now);
-    let later = due_now(&state, &tried, now + Duration::from_secs(14));
+    let later = due(&state, &tried, now + Duration::from_secs(14));
     assert!(later.first.is_none());
     assert_eq!(later.next, Some(Duration::from_secs(1)));
-    assert!(due_now(&state, &tried, now + SET_EVERY).first.is_some());
+    assert!(due(&state, &tried, now + SET_EVERY).first.is_some());
 }
 
 #[test]
 fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_other_of_its_set() {
-    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
     let node = Subject::Node("w1".into());
     let guarded = |name: &str, start: &str| -> Guarded<Pod> {
@@ -68,8 +62,8 @@ fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_othe
     };
     let read = |subject: &Subject| {
         let mut found = Found::default();
-        found.note(guarded("ds-1", "2025-01-01T00:00:00Z"), subject, wall);
-        found.note(guarded("ds-2", "9999-12-31T23:59:59Z"), subject, wall);
+        found.note(guarded("ds-1", "2025-01-01T00:00:00Z"), subject, WALL);
+        found.note(guarded("ds-2", "9999-12-31T23:59:59Z"), subject, WALL);
         found
     };
     assert!(!read(&node).is_of_use(&node));
@@ -86,17 +80,17 @@ fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_othe
 
 #[test]
 fn a_larger_set_is_read_less_often_and_a_giant_one_not_at_all() {
-    let (mut state, mut tried, now) = (state(), BTreeMap::new(), Instant::now());
+    let (mut state, mut tried, now) = (State::default(), BTreeMap::new(), Instant::now());
     state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 2_500, ..with_unready_pods() });
-    tried.insert(due_now(&state, &tried, now).first.unwrap(), now);
-    assert_eq!(due_now(&state, &tried, now).next, Some(SET_EVERY * 6));
+    tried.insert(due(&state, &tried, now).first.unwrap(), now);
+    assert_eq!(due(&state, &tried, now).next, Some(SET_EVERY * 6));
     state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 10_001, ..with_unready_pods() });
-    assert!(due_now(&state, &tried, now).first.is_none());
+    assert!(due(&state, &tried, now).first.is_none());
 }
 
 #[test]
 fn pods_that_a_set_lacks_and_nobody_could_read_are_unread() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     let says = |state: &mut State, wanted: u32, ready: u32, now: Instant| {
         let set = json!({"metadata": {"name": "ds", "namespace": "d", "uid": "o"},
             "spec": {"selector": {"matchLabels": {"app": "ds"}}, "template": {}},
@@ -105,15 +99,14 @@ fn pods_that_a_set_lacks_and_nobody_could_read_are_unread() {
         serde_json::from_value::<DaemonSet>(set).unwrap().put("d/ds", state, now);
     };
     let after = |seconds| now + Duration::from_secs(seconds);
-    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     says(&mut state, 3, 2, now);
     says(&mut state, 3, 1, after(30));
     assert!(!are_pods_unread(&state, after(45)) && are_pods_unread(&state, after(46)), "no read has succeeded");
-    let subject = due_now(&state, &BTreeMap::new(), now).first.unwrap();
-    taken(&mut state, &subject, &[], after(46), wall);
+    let subject = due(&state, &BTreeMap::new(), now).first.unwrap();
+    taken(&mut state, &subject, &[], after(46), WALL);
     assert!(!are_pods_unread(&state, after(90)));
     let cut = Found { is_cut: true, ..Found::default() };
-    take(&mut state, &subject, &cut, ReadRequest { at: after(90), wall });
+    take(&mut state, &subject, &cut, ReadRequest { at: after(90), wall: WALL });
     assert!(are_pods_unread(&state, after(92)), "there are more than were read");
     says(&mut state, 3, 3, after(93));
     assert!(!are_pods_unread(&state, after(1_000)), "it lacks none");
@@ -123,18 +116,17 @@ fn pods_that_a_set_lacks_and_nobody_could_read_are_unread() {
 
 #[test]
 fn a_read_of_the_node_is_the_later_word_on_its_pods() {
-    let (mut state, now) = (state(), Instant::now());
-    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    let (mut state, now) = (State::default(), Instant::now());
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
     state.daemon_sets.insert("d/ds".into(), with_unready_pods());
-    assert!(taken(&mut state, &set, &[pod("ds-1", "u1", false, "False")], now, wall));
-    state.refresh(now, wall);
+    assert!(taken(&mut state, &set, &[pod("ds-1", "u1", false, "False")], now, WALL));
+    state.refresh(now, WALL);
     assert_eq!(state.snapshot.pods.len(), 1);
     assert!(state.snapshot.pods_read.is_empty(), "one set is not the whole node");
     state.snapshot.nodes.insert("w1".into(), nrh_core::snapshot::NodeView::default());
     let at = now + Duration::from_secs(1);
     state.pod_reads.note_node("w1", vec![], BTreeSet::new(), at);
-    state.refresh(now + Duration::from_secs(3), wall);
+    state.refresh(now + Duration::from_secs(3), WALL);
     assert!(state.snapshot.pods.is_empty());
     assert_eq!(state.snapshot.pods_read.get("w1"), Some(&Duration::from_secs(2)));
 }
@@ -150,7 +142,7 @@ fn known(state: &State) -> Vec<&str> {
 
 #[test]
 fn a_pod_that_is_not_well_is_read_until_a_read_shows_that_it_is_well_or_gone() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     let wall: Timestamp = "2025-01-01T00:00:20Z".parse().unwrap();
     state.snapshot.nodes.insert("w1".into(), nrh_core::snapshot::NodeView::default());
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
@@ -164,43 +156,42 @@ fn a_pod_that_is_not_well_is_read_until_a_read_shows_that_it_is_well_or_gone() {
         state.daemon_sets.insert("d/ds".into(), DaemonSetRow { has_unready_pods: false, ..with_unready_pods() });
         state.settle_set("d/ds");
         let soon = now + Duration::from_secs(6);
-        let mut due = BTreeSet::new();
-        while let Some(subject) = due_now(&state, &tried, soon).first {
+        let mut asked = BTreeSet::new();
+        while let Some(subject) = due(&state, &tried, soon).first {
             tried.insert(subject.clone(), soon);
-            due.insert(subject);
+            asked.insert(subject);
         }
-        assert_eq!(due, BTreeSet::from([set.clone(), node.clone()]), "{by:?}");
+        assert_eq!(asked, BTreeSet::from([set.clone(), node.clone()]), "{by:?}");
         // Stuck, if nothing has changed: nobody says so until it is read.
         let late = now + Duration::from_secs(101);
         tried.extend([(set.clone(), late), (node.clone(), late)]);
-        assert_eq!(due_now(&state, &tried, late).first, Some(one.clone()), "{by:?}");
+        assert_eq!(due(&state, &tried, late).first, Some(one.clone()), "{by:?}");
         assert!(taken(&mut state, then, &[], late, wall), "{then:?}: that is news");
         assert_eq!(known(&state), Vec::<&str>::new(), "{then:?}");
-        assert!(due_now(&state, &BTreeMap::new(), late).first.is_none());
+        assert!(due(&state, &BTreeMap::new(), late).first.is_none());
     }
 }
 
 #[test]
 fn of_two_reads_the_one_that_was_asked_for_later_counts() {
-    let (mut state, now) = (state(), Instant::now());
-    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    let (mut state, now) = (State::default(), Instant::now());
     state.daemon_sets.insert("d/ds".into(), with_unready_pods());
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
     let one = Subject::Pod(pods::pod_ref(&going("u1")));
     let later = now + Duration::from_secs(1);
-    taken(&mut state, &set, &[going("u1")], later, wall);
+    taken(&mut state, &set, &[going("u1")], later, WALL);
     for old in [&set, &Subject::Node("w1".into()), &one] {
-        taken(&mut state, old, &[], now, wall);
+        taken(&mut state, old, &[], now, WALL);
         assert_eq!(known(&state), ["u1"], "{old:?}");
     }
     // One of the same name is another pod.
-    taken(&mut state, &one, &[], later, wall);
+    taken(&mut state, &one, &[], later, WALL);
     assert_eq!(known(&state), Vec::<&str>::new());
 }
 
 #[test]
 fn many_stuck_pods_share_the_reads_of_a_few() {
-    let (mut state, now) = (state(), Instant::now());
+    let (mut state, now) = (State::default(), Instant::now());
     let wall = "2025-01-01T01:00:00Z".parse().unwrap();
     state.daemon_sets.insert("d/ds".into(), DaemonSetRow { desired: 10_001, ..with_unready_pods() });
     let pods: Vec<Pod> = (0..1000).map(|at| pod(&format!("ds-{at}"), &format!("u{at}"), true, "True")).collect();
@@ -209,7 +200,7 @@ fn many_stuck_pods_share_the_reads_of_a_few() {
     let (mut tried, mut reads) = (BTreeMap::new(), 0);
     for tick in 0..1000_u32 {
         let at = now + APART * tick;
-        while let Some(subject) = due_now(&state, &tried, at).first {
+        while let Some(subject) = due(&state, &tried, at).first {
             tried.insert(subject, at);
             reads += 1;
         }
@@ -220,8 +211,7 @@ fn many_stuck_pods_share_the_reads_of_a_few() {
 /// Whoever makes a pod writes its `ownerReferences`.
 #[test]
 fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
-    let (mut state, now) = (state(), Instant::now());
-    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    let (mut state, now) = (State::default(), Instant::now());
     let one = pod("ds-1", "u1", false, "False");
     assert_eq!(state.is_of_daemon_set(&one), TriState::False, "none is listed");
     state.daemon_sets.insert("other/ds".into(), with_unready_pods());
@@ -238,10 +228,10 @@ fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
 
     // Of a set that is not believed no pod is a suspect.
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
-    taken(&mut state, &set, std::slice::from_ref(&one), now, wall);
+    taken(&mut state, &set, std::slice::from_ref(&one), now, WALL);
     assert_eq!(state.pod_reads.unhealthy().count(), 1);
     state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..with_unready_pods() });
-    taken(&mut state, &set, std::slice::from_ref(&one), now, wall);
+    taken(&mut state, &set, std::slice::from_ref(&one), now, WALL);
     assert_eq!(state.pod_reads.unhealthy().count(), 0);
 }
 
@@ -256,7 +246,7 @@ fn about_pod(name: &str, uid: &str) -> nrh_core::snapshot::ReportedFault {
 
 #[test]
 fn pods_that_a_fault_names_and_the_api_has_no_more_are_being_deleted_but_static_ones_are_not() {
-    let mut state = state();
+    let mut state = State::default();
     let faults = vec![
         about_pod("gone", "g"),
         about_pod("etcd-w1", "e"),
@@ -282,8 +272,7 @@ fn named_pods(state: &mut State, pods: &[(&str, &str)]) {
 
 #[test]
 fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
-    let (mut state, now) = (state(), Instant::now());
-    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    let (mut state, now) = (State::default(), Instant::now());
     named_pods(&mut state, &[("cart", "c"), ("mirror", "hash"), ("gone", "g"), ("again", "old")]);
     let plain = |name: &str, uid: &str| {
         let mut pod = pod(name, uid, false, "True");
@@ -295,8 +284,8 @@ fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
     mirror.metadata.annotations = Some([("kubernetes.io/config.hash".to_owned(), "hash".to_owned())].into());
     let all = [plain("cart", "c"), mirror, plain("other", "o"), plain("again", "new")];
     let node = Subject::Node("w1".into());
-    taken(&mut state, &node, &all, now, wall);
-    state.refresh(now, wall);
+    taken(&mut state, &node, &all, now, WALL);
+    state.refresh(now, WALL);
     assert_eq!(state.snapshot.pods_seen, BTreeMap::new(), "nobody asks");
 
     let policy = serde_json::from_value(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
@@ -305,8 +294,8 @@ fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
                 {"key": "tier", "operator": "DoesNotExist"}]}}}]}}))
     .unwrap();
     state.snapshot.policies = vec![nrh_api::convert::policy(&policy).unwrap()];
-    taken(&mut state, &node, &all, now, wall);
-    state.refresh(now + Duration::from_secs(7), wall);
+    taken(&mut state, &node, &all, now, WALL);
+    state.refresh(now + Duration::from_secs(7), WALL);
     let labels: BTreeMap<_, _> = [("app".to_owned(), Some("web".to_owned())), ("tier".to_owned(), None)].into();
     let read = |gone: bool| {
         let labels = std::sync::Arc::new(labels.clone());
@@ -322,21 +311,21 @@ fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
     };
     assert_eq!(found(&state), expected(read(false)));
     // It is deleted: what it was like counts on.
-    taken(&mut state, &node, &all[1..], now, wall);
-    state.refresh(now + Duration::from_secs(7), wall);
+    taken(&mut state, &node, &all[1..], now, WALL);
+    state.refresh(now + Duration::from_secs(7), WALL);
     assert_eq!(found(&state), expected(read(true)));
     // Its fault is out of sight for a while, and the node of no interest.
     let report = state.snapshot.reports.insert("w1".into(), nrh_core::snapshot::ReportView::default());
-    taken(&mut state, &node, &all[1..], now, wall);
+    taken(&mut state, &node, &all[1..], now, WALL);
     state.snapshot.reports.insert("w1".into(), report.unwrap());
-    taken(&mut state, &node, &all[1..], now, wall);
-    state.refresh(now + Duration::from_secs(7), wall);
+    taken(&mut state, &node, &all[1..], now, WALL);
+    state.refresh(now + Duration::from_secs(7), WALL);
     assert_eq!(found(&state), expected(read(true)), "it is remembered");
 }
 
 #[test]
 fn a_fault_that_names_its_pod_in_its_target_alone_has_the_node_read_where_a_policy_asks() {
-    let mut state = state();
+    let mut state = State::default();
     named_pods(&mut state, &[("cart", "c")]);
     let fault = &mut state.snapshot.reports.get_mut("w1").unwrap().faults[0].fault;
     fault.target.pod = fault.subject.pod.take();

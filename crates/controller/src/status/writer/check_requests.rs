@@ -19,7 +19,6 @@ struct LastRequest {
     /// Sequence of the last report at the time of the request; a different sequence is the answer.
     at: Option<u64>,
     when: Instant,
-    /// Number of requests in a row.
     count: u32,
 }
 
@@ -28,7 +27,6 @@ struct LastRequest {
 pub enum Wanted {
     /// Nothing, or the request is already written.
     Nothing,
-    /// This number, now.
     Now(u64),
     /// A request, once the wait after the last one is over.
     Later,

@@ -1,6 +1,5 @@
 //! One write of a status, and how it is carried out.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use k8s_openapi::ClusterResourceScope;
@@ -16,8 +15,8 @@ use crate::cache::fold::Ingest;
 use crate::cache::guard::Guardable;
 use crate::cache::versions::version_of;
 use crate::cache::{Cache, State};
-use crate::calls::{CallError, Calls, bounded, delete_params, our_label, patch_params, post_params};
-use crate::commands::{Ask, Command, owned_by};
+use crate::calls::{CallError, Calls, bounded, bounded_opt, delete_params, patch_params, post_params};
+use crate::commands::{Ask, Command, metadata_of};
 use crate::events::Events;
 use nrh_api::view::guard::Guarded;
 use nrh_api::{
@@ -158,18 +157,10 @@ fn fold<K: Ingest>(cache: &Cache, before: u64, object: K) {
     object.fold(state, Instant::now());
 }
 
-/// Creates the object of a Node, owned by exactly that Node: the garbage collector deletes it with the Node.
+/// Creates the object of a Node.
 async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Result<(), CallError> {
-    let object = NodeRuntimeHealth {
-        metadata: ObjectMeta {
-            name: Some(node.to_owned()),
-            owner_references: Some(vec![owned_by(node, node_uid)]),
-            labels: Some(BTreeMap::from([our_label()])),
-            ..ObjectMeta::default()
-        },
-        spec: NodeRuntimeHealthSpec::default(),
-        status: None,
-    };
+    let (metadata, spec) = (metadata_of(node, node_uid), NodeRuntimeHealthSpec::default());
+    let object = NodeRuntimeHealth { metadata, spec, status: None };
     let api = calls.act::<NodeRuntimeHealth>();
     let before = latest::<NodeRuntimeHealth>(cache, node);
     match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&post_params(), &object)).await {
@@ -188,9 +179,8 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
 async fn remove(calls: &Calls, node: &str, uid: &str) -> Result<(), CallError> {
     let params = delete_params(Some(uid.to_owned()));
     let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
-    match bounded(|| format!("deleting NodeRuntimeHealth {node}"), api.delete(node, &params)).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-        Err(error) => Err(error),
+    match bounded_opt(|| format!("deleting NodeRuntimeHealth {node}"), api.delete(node, &params)).await {
+        Err(error) if error.is_conflict() => Ok(()),
+        answer => answer.map(drop),
     }
 }

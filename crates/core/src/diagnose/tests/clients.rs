@@ -11,9 +11,7 @@ fn client(verb: &str, age: u64, id: &str) -> ProcessSeen {
 }
 
 fn with(client: ProcessSeen) -> Node {
-    let mut node = Node::healthy();
-    node.table().push(client);
-    node
+    Node::with(|node| node.table().push(client))
 }
 
 #[test]
@@ -116,17 +114,15 @@ fn what_a_wrapper_has_called_is_told_and_not_the_wrapper() {
 
 #[test]
 fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
-    let mut node = with(client("create", 400, WORK));
-    node.host().frozen = Ok(vec![frozen_init(800, Duration::from_secs(400), SANDBOX, "g")]);
-    let findings = node.findings();
-    let told = first_of(&findings, KIND);
-    assert!(told.message.contains("control group is frozen"), "{}", told.message);
-    assert_eq!(told.target.process, None);
     // With Docker and CRI-O what is frozen goes by the id of the container.
-    node.host().frozen = Ok(vec![frozen_init(800, Duration::from_secs(400), WORK, "g")]);
-    let findings = node.findings();
-    let sighting = first_of(&findings, KIND);
-    assert_eq!(sighting.target.process, None);
+    for serves in [SANDBOX, WORK] {
+        let mut node = with(client("create", 400, WORK));
+        node.host().frozen = Ok(vec![frozen_init(800, Duration::from_secs(400), serves, "g")]);
+        let findings = node.findings();
+        let told = first_of(&findings, KIND);
+        assert!(told.message.contains("control group is frozen"), "{serves}: {}", told.message);
+        assert_eq!(told.target.process, None, "{serves}");
+    }
 }
 
 #[test]
@@ -144,7 +140,6 @@ fn one_that_may_wait_for_a_frozen_container_is_not_proven_to_hang() {
 
 #[test]
 fn one_that_cannot_be_proven_is_neither_there_nor_absent() {
-    let mut node = Node::healthy();
-    node.unproven("runc", PossibleRole::RuntimeClient);
+    let node = Node::with(|node| node.unproven("runc", PossibleRole::RuntimeClient));
     assert_eq!(clean_at(&node.findings(), KIND, "uid-one"), None);
 }

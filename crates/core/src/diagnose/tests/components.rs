@@ -4,13 +4,10 @@ use super::*;
 
 #[test]
 fn a_refused_or_hung_version_call_is_sick_what_the_probe_lacks_is_not() {
-    let mut node = Node::healthy();
-    for reading in [hung(6), failed("connection refused")] {
-        node.runtime = reading;
-        assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
+    for (runtime, expected) in [(hung(6), Sick), (failed("refused"), Sick), (unavailable("no socket"), Unknown)] {
+        let node = Node { runtime, ..Node::healthy() };
+        assert_eq!(said(&node, FaultType::RuntimeUnreachable, "runtime"), expected, "{:?}", node.runtime);
     }
-    node.runtime = unavailable("no socket");
-    assert_eq!(said(&node, FaultType::RuntimeUnreachable, "runtime"), Unknown);
 }
 
 #[test]
@@ -34,8 +31,7 @@ fn a_hung_list_names_which_and_needs_a_runtime_that_answers() {
 
 #[test]
 fn a_failed_list_is_no_verdict() {
-    let mut node = Node::healthy();
-    node.lists = failed("too large");
+    let node = Node { lists: failed("too large"), ..Node::healthy() };
     assert_eq!(clean_at(&node.findings(), FaultType::RuntimeListHung, "lists"), None);
 }
 
@@ -51,9 +47,8 @@ fn a_kubelet_is_down_starting_or_up() {
         (age(20), Some(false), Some(grace), Some(false)),
         (age(20), None, None, None),
     ] {
-        let mut node = Node::healthy();
-        (node.kubelet().process, node.kubelet().healthz) = (process, healthz);
-        let findings = node.findings();
+        let change = |node: &mut Node| (node.kubelet().process, node.kubelet().healthz) = (process, healthz);
+        let findings = Node::with(change).findings();
         let is = findings.sightings.first().map(|sighting| sighting.confirm.grace_period);
         assert_eq!((is, findings.kubelet.started), (sighted, started), "{process:?} {healthz:?}");
         let clean = clean_at(&findings, FaultType::KubeletDown, "kubelet").is_some();
@@ -80,8 +75,7 @@ fn a_process_table_that_is_not_the_nodes_says_nothing_of_the_kubelet_and_of_shim
 
 #[test]
 fn an_old_answer_proves_nothing() {
-    let mut node = Node::healthy();
-    aged(&mut node.kubelet, STALE + Duration::from_secs(1));
+    let node = Node::with(|node| aged(&mut node.kubelet, STALE + Duration::from_secs(1)));
     assert_eq!(clean_at(&node.findings(), FaultType::KubeletDown, "kubelet"), None);
     assert_eq!(node.findings().kubelet, KubeletStart::default());
 }

@@ -26,9 +26,7 @@ pub(super) fn with_crio(node: &mut Node) {
 }
 
 fn crio() -> Node {
-    let mut node = Node::healthy();
-    with_crio(&mut node);
-    node
+    Node::with(with_crio)
 }
 
 /// With this conmon instead of the usual one of the container `work`.
@@ -88,12 +86,9 @@ fn a_restart_is_safe_beside_a_stopped_conmon_and_not_while_a_status_hangs() {
         if is_out {
             work(&mut node, hung(90));
         }
-        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
-        let mut safety = None;
+        let (mut tracker, mut safety) = (Tracker::default(), None);
         for at in [1000, 1020, 1040, 1060] {
-            node.now = Duration::from_secs(at);
-            let findings = diagnose(&node, tracker.known(), &thresholds);
-            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let (findings, seen) = check(&mut tracker, &mut node, at);
             assert_eq!(seen.faults.len(), 1);
             safety = Some(restart_safety(&seen.faults, 0, &findings));
         }

@@ -68,11 +68,9 @@ fn a_stopped_shim_for_which_nobody_waits_stays_a_suspicion() {
         assert!(sighting.message.contains("Docker still answers for it"), "{}", sighting.message);
         assert_eq!(findings.ask, [WORK]);
     }
-    let (thresholds, mut tracker) = (Thresholds::default(), crate::tracker::Tracker::default());
+    let mut tracker = crate::tracker::Tracker::default();
     for t in (1000..2000).step_by(5) {
-        node.now = Duration::from_secs(t);
-        let findings = diagnose(&node, tracker.known(), &thresholds);
-        let faults = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
+        let faults = check(&mut tracker, &mut node, t).1.faults;
         assert_eq!(faults.len(), 1, "at {t}: it comes and goes");
         assert_eq!(faults[0].state, crate::fault::FaultState::Suspected, "at {t}");
     }
@@ -103,9 +101,7 @@ fn a_process_that_is_gone_is_a_lost_task_where_the_process_table_is_the_nodes() 
     only_of(&findings, FaultType::LostTask, WORK);
     assert!(only(&findings).message.contains("has lost its process"), "{}", only(&findings).message);
     node.table().retain(|process| process.role != ProcessRole::Runtime);
-    let findings = node.findings();
-    assert!(findings.sightings.is_empty(), "no hostPID, no verdict");
-    assert_eq!(clean_at(&findings, FaultType::LostTask, WORK), None);
+    assert_eq!(said(&node, FaultType::LostTask, WORK), Unknown, "no hostPID, no verdict");
 }
 
 /// What people start by hand is in no list of the kubelet's containers.
@@ -143,9 +139,7 @@ fn a_stopped_shim_whose_listed_container_has_ended_is_left_over() {
     assert!(sighting.evidence[0].contains("only a container that has ended"), "{:?}", sighting.evidence);
     // Once its container is removed nobody knows whose it was; that clears nothing.
     node.list().containers.retain(|container| container.id != NEW);
-    let findings = node.findings();
-    assert!(findings.sightings.is_empty());
-    assert_eq!(clean_at(&findings, FaultType::LeakedShim, NEW), None);
+    assert_eq!(said(&node, FaultType::LeakedShim, NEW), Unknown);
     node.table().retain(|process| process.pid != 900);
     assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, NEW), Some(1000));
 }
@@ -161,11 +155,10 @@ fn a_removal_that_has_failed_is_named_with_its_cause() {
 
 #[test]
 fn a_removal_that_is_under_way_or_not_answered_for_is_none_that_has_failed() {
-    for (said, clean) in [(Some(RemovalState::NotFailed), true), (Some(RemovalState::Gone), true), (None, false)] {
-        let findings = removal(said.clone()).findings();
-        assert!(findings.sightings.is_empty(), "{said:?}");
-        let checked = clean_at(&findings, FaultType::ContainerStuck, NEW);
-        assert_eq!(checked.is_some(), clean, "{said:?}");
+    for (state, expected) in
+        [(Some(RemovalState::NotFailed), Clean), (Some(RemovalState::Gone), Clean), (None, Unknown)]
+    {
+        assert_eq!(said(&removal(state.clone()), FaultType::ContainerStuck, NEW), expected, "{state:?}");
     }
     let mut node = healthy();
     node.list().removals = None;
@@ -179,9 +172,7 @@ fn a_removal_that_is_under_way_or_not_answered_for_is_none_that_has_failed() {
 #[test]
 fn of_another_runtime_nothing_is_claimed_that_only_a_single_question_can_tell() {
     for kind in [RuntimeKind::Other, RuntimeKind::Unknown] {
-        let mut node = Node::healthy();
-        node.kind = kind;
-        node.tasks.clear();
+        let mut node = Node { kind, tasks: [].into(), ..Node::healthy() };
         node.shim(SANDBOX).state = 'T';
         let findings = node.findings();
         assert!(findings.sightings.is_empty(), "{kind:?}: {:?}", findings.sightings);
@@ -190,8 +181,7 @@ fn of_another_runtime_nothing_is_claimed_that_only_a_single_question_can_tell() 
         }
         assert_eq!(findings.coverage[&FaultType::OrphanContainer].gap(), None, "lists are lists");
     }
-    let mut node = Node::healthy();
-    node.kind = RuntimeKind::Other;
+    let node = Node { kind: RuntimeKind::Other, ..Node::healthy() };
     let gap = node.findings().coverage[&FaultType::HungContainer].gap().map(|(_, detail)| detail.to_owned());
     assert_eq!(gap.as_deref(), Some("this runtime has no cheap question about a single container yet"));
 }

@@ -2,17 +2,14 @@
 
 use super::*;
 
-fn doubled() -> Node {
-    let mut node = Node::healthy();
-    let second = SandboxSeen { attempt: 1, ..sandbox(NEW, "one") };
-    node.list().sandboxes.push(second);
+pub(super) fn second_sandbox(node: &mut Node) {
+    node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
     node.list().sandboxes_again.push(NEW.into());
-    node
 }
 
 #[test]
 fn two_ready_sandboxes_of_one_pod_are_one_fault_about_the_older() {
-    let findings = doubled().findings();
+    let findings = Node::with(second_sandbox).findings();
     let sighting = only_of(&findings, FaultType::DuplicateSandbox, "uid-one");
     assert_eq!(sighting.subject.id.as_deref(), Some(SANDBOX), "the kubelet works with the newer");
     assert_eq!(sighting.subject.pod.as_ref().unwrap().name, "one");
@@ -32,7 +29,7 @@ fn what_comes_or_goes_at_the_moment_of_the_check_is_no_duplicate() {
         ("nobody knows whose they are", |list| list.sandboxes.iter_mut().for_each(|one| one.pod.uid.clear())),
     ];
     for (name, change) in cases {
-        let mut node = doubled();
+        let mut node = Node::with(second_sandbox);
         change(node.list());
         assert_eq!(node.kinds(), [], "{name}");
     }
@@ -40,7 +37,6 @@ fn what_comes_or_goes_at_the_moment_of_the_check_is_no_duplicate() {
 
 #[test]
 fn without_lists_nothing_is_said() {
-    let mut node = doubled();
-    node.lists = failed("cut off");
+    let node = Node { lists: failed("cut off"), ..Node::with(second_sandbox) };
     assert_eq!(said(&node, FaultType::DuplicateSandbox, "uid-one"), Unknown);
 }

@@ -20,13 +20,10 @@ fn neither(node: &Node, kind: FaultType, key: &str) -> bool {
 
 #[test]
 fn a_limit_that_runs_out_is_sick_at_its_edge_and_well_far_from_it() {
-    for (used, sick, clean) in [(90, true, false), (89, false, false), (80, false, false), (79, false, true)] {
-        let mut node = Node::healthy();
-        node.host().pids[0] = limit(Owner::Node, used, 100);
-        let findings = node.findings();
-        assert_eq!(!findings.sightings.is_empty(), sick, "{used}%");
-        assert_eq!(clean_at(&findings, FaultType::PidExhaustion, "node").is_some(), clean, "{used}%");
-        assert!(clean_at(&findings, FaultType::PidExhaustion, "containerd").is_some());
+    for (used, expected) in [(90, Sick), (89, Unknown), (80, Unknown), (79, Clean)] {
+        let node = Node::with(|node| node.host().pids[0] = limit(Owner::Node, used, 100));
+        assert_eq!(said(&node, FaultType::PidExhaustion, "node"), expected, "{used}%");
+        assert!(clean_at(&node.findings(), FaultType::PidExhaustion, "containerd").is_some());
     }
 }
 
@@ -38,9 +35,7 @@ fn whose_limit_it_is_names_the_fault() {
         (Owner::Kubelet, SubjectKind::Kubelet, "kubelet kubelet"),
         (containerd(), SubjectKind::Runtime, "runtime containerd"),
     ] {
-        let mut node = Node::healthy();
-        node.host().files = vec![limit(owner.clone(), 1000, 1024)];
-        let findings = node.findings();
+        let findings = Node::with(|node| node.host().files = vec![limit(owner.clone(), 1000, 1024)]).findings();
         let sighting = only_of(&findings, FaultType::FdExhaustion, owner.key());
         assert_eq!((sighting.subject.kind, sighting.subject.to_string().as_str()), (kind, text));
         assert!(sighting.message.contains(&owner.to_string()) && !sighting.message.contains("1000"), "{sighting:?}");
@@ -49,39 +44,35 @@ fn whose_limit_it_is_names_the_fault() {
 
 #[test]
 fn a_limit_that_cannot_be_read_is_a_gap_of_that_one() {
-    let mut node = Node::healthy();
-    node.host().files[1].usage = Err("permission denied".into());
-    let findings = node.findings();
+    let findings = Node::with(|node| node.host().files[1].usage = Err("permission denied".into())).findings();
     assert!(findings.sightings.is_empty());
     assert!(findings.coverage[&FaultType::FdExhaustion].gap().unwrap().1.contains("permission denied"));
     assert!(clean_at(&findings, FaultType::FdExhaustion, "containerd").is_some());
     // A daemon that is not seen at all: nobody knows how it is.
-    let mut node = Node::healthy();
-    node.host().files.remove(1);
-    node.host().unseen = Some("no kubelet runs".into());
+    let node = Node::with(|node| {
+        node.host().files.remove(1);
+        node.host().unseen = Some("no kubelet runs".into());
+    });
     assert!(neither(&node, FaultType::FdExhaustion, "kubelet"));
 }
 
 #[test]
 fn a_disk_is_full_when_next_to_nothing_is_left() {
-    const MIB: u64 = 1 << 20;
-    for (total, left, sick, clean) in [
-        (100 << 10, 255, true, false),
-        (100 << 10, 256, false, false),
-        (100 << 10, 511, false, false),
-        (100 << 10, 512, false, true),
+    for (total, left, expected) in [
+        (100 << 10, 255, Sick),
+        (100 << 10, 256, Unknown),
+        (100 << 10, 511, Unknown),
+        (100 << 10, 512, Clean),
         // A small one: a hundredth.
-        (400, 3, true, false),
-        (400, 8, false, true),
+        (400, 3, Sick),
+        (400, 8, Clean),
         // Below the kubelet's own threshold by far, and not full.
-        (2 << 20, 1024, false, true),
-        (0, 0, false, true),
+        (2 << 20, 1024, Clean),
+        (0, 0, Clean),
     ] {
-        let mut node = Node::healthy();
-        node.disks().filesystems[0].bytes = Space { total: total * MIB, left: left * MIB };
-        let findings = node.findings();
-        assert_eq!(!findings.sightings.is_empty(), sick, "{left} of {total} MiB");
-        assert_eq!(clean_at(&findings, FaultType::DiskFull, "254:0").is_some(), clean, "{left} of {total} MiB");
+        let space = Space { total: total << 20, left: left << 20 };
+        let node = Node::with(|node| node.disks().filesystems[0].bytes = space);
+        assert_eq!(said(&node, FaultType::DiskFull, "254:0"), expected, "{left} of {total} MiB");
     }
 }
 
@@ -100,29 +91,20 @@ fn a_disk_without_inodes_is_full_too_and_is_named_by_its_folders() {
 
 #[test]
 fn the_runtimes_own_file_system_below_run_is_a_fault_of_its_own() {
-    const MIB: u64 = 1 << 20;
-    for (total, left, sick, clean) in [
-        (1600, 15, true, false),
-        (1600, 16, false, false),
-        (1600, 32, false, true),
+    for (total, left, expected) in [
+        (1600, 15, Sick),
+        (1600, 16, Unknown),
+        (1600, 32, Clean),
         // One in a hundred of a small one.
-        (100, 0, true, false),
-        (100, 1, false, false),
-        (100, 2, false, true),
+        (100, 0, Sick),
+        (100, 1, Unknown),
+        (100, 2, Clean),
     ] {
         let mut node = Node::healthy();
         let run = &mut node.disks().filesystems[1];
         assert_eq!(run.folders, ["/run"]);
-        run.bytes = Space { total: total * MIB, left: left * MIB };
-        let device = run.device.clone();
-        let findings = node.findings();
-        assert_eq!(!findings.sightings.is_empty(), sick, "{left} of {total} MiB");
-        assert!(findings.sightings.iter().all(|sighting| sighting.kind == FaultType::RunFilesystemFull));
-        assert_eq!(
-            clean_at(&findings, FaultType::RunFilesystemFull, &device).is_some(),
-            clean,
-            "{left} of {total} MiB"
-        );
+        run.bytes = Space { total: total << 20, left: left << 20 };
+        assert_eq!(said(&node, FaultType::RunFilesystemFull, "0:24"), expected, "{left} of {total} MiB");
     }
 }
 
@@ -172,9 +154,8 @@ fn a_certificate_is_overdue_when_no_kubelet_would_have_waited_so_long() {
         // Made to last for no time.
         (Duration::ZERO, Duration::ZERO, Some(Severity::High)),
     ] {
-        let mut node = Node::healthy();
-        node.disks().credential = Credential::Certificate { place: "/c.pem".into(), lifetime, left };
-        let findings = node.findings();
+        let credential = Credential::Certificate { place: "/c.pem".into(), lifetime, left };
+        let findings = Node::with(|node| node.disks().credential = credential).findings();
         assert_eq!(findings.sightings.first().map(|sighting| sighting.severity), severity, "{left:?} of {lifetime:?}");
         let clean = clean_at(&findings, FaultType::ClientCertificateExpiring, "kubelet").is_some();
         assert_eq!(clean, severity.is_none());
@@ -194,23 +175,21 @@ fn a_kubelet_without_a_certificate_is_clean_and_one_that_cannot_be_read_is_not()
 #[test]
 fn a_list_on_its_way_to_the_wall_is_told_when_most_of_it_has_ended() {
     const MIB: usize = 1 << 20;
-    let ended = |node: &mut Node| node.list().containers.iter_mut().for_each(|c| c.state = ContainerState::Exited);
     for (bytes, sick, clean) in
         [(8 * MIB, true, false), (8 * MIB - 1, false, false), (6 * MIB, false, false), (6 * MIB - 1, false, true)]
     {
-        let mut node = Node::healthy();
-        ended(&mut node);
-        node.list().answer_bytes = bytes;
-        let findings = node.findings();
+        let findings = Node::with(|node| {
+            node.list().containers.iter_mut().for_each(|container| container.state = ContainerState::Exited);
+            node.list().answer_bytes = bytes;
+        })
+        .findings();
         let sighted = findings.sightings.iter().any(|one| one.kind == FaultType::ExitedContainerBacklog);
         assert_eq!(sighted, sick, "{bytes}");
         assert_eq!(clean_at(&findings, FaultType::ExitedContainerBacklog, "lists").is_some(), clean, "{bytes}");
     }
     // Large by what runs.
-    let mut node = Node::healthy();
-    node.list().answer_bytes = 9 * MIB;
-    assert!(!neither(&node, FaultType::ExitedContainerBacklog, "lists"));
-    assert!(node.kinds().is_empty());
+    let node = Node::with(|node| node.list().answer_bytes = 9 * MIB);
+    assert_eq!(said(&node, FaultType::ExitedContainerBacklog, "lists"), Clean);
 }
 
 #[test]

@@ -3,9 +3,12 @@
 use super::*;
 
 fn stopped() -> Node {
-    let mut node = Node::healthy();
-    node.freeze(SANDBOX);
-    node
+    Node::with(|node| node.freeze(SANDBOX))
+}
+
+/// The task did not answer, so many seconds ago.
+fn silent(seconds: u64) -> Reading<TaskAnswer> {
+    Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(seconds), took: Duration::ZERO }
 }
 
 #[test]
@@ -25,7 +28,6 @@ fn one_shim_is_one_fault_that_names_pod_containers_process_state_and_wchan() {
 /// Before containerd 2.3 a shim answers nobody while `runc create` runs: the client is to blame if it hangs, and the shim never is.
 #[test]
 fn a_shim_that_waits_for_a_client_is_not_proven_to_hang() {
-    let silent = || Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(1), took: Duration::ZERO };
     for (parent, verb, state, certain) in [
         (100, "create", 'S', false),
         (100, "update", 'S', false),
@@ -35,7 +37,7 @@ fn a_shim_that_waits_for_a_client_is_not_proven_to_hang() {
         (100, "create", 'T', true),
     ] {
         let mut node = Node::healthy();
-        work(&mut node, silent());
+        work(&mut node, silent(1));
         node.shim(SANDBOX).state = state;
         node.runtime_client(verb, 5);
         node.table().last_mut().unwrap().parent = parent;
@@ -79,8 +81,7 @@ fn a_call_that_is_out_is_checked_by_the_process_table() {
 #[test]
 fn silence_of_a_shim_that_runs_is_as_old_as_the_silence() {
     let mut node = Node::healthy();
-    let silent = Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(50), took: Duration::ZERO };
-    work(&mut node, silent);
+    work(&mut node, silent(50));
     let findings = node.findings();
     assert_eq!(only(&findings).checked, Duration::from_secs(950));
     assert!(findings.ask.contains(&WORK.to_owned()), "a resumed shim is asked again at once");
@@ -104,26 +105,21 @@ fn created_exited_and_vanished_containers_are_not_hung() {
 
 #[test]
 fn a_failed_question_is_no_verdict() {
-    let mut node = Node::healthy();
-    work(&mut node, failed("unimplemented"));
+    let node = Node::with(|node| work(node, failed("unimplemented")));
     assert_eq!(said(&node, FaultType::HungContainer, &format!("uid-one/{SANDBOX}")), Unknown);
 }
 
 #[test]
 fn without_lists_nothing_is_said_of_containers() {
-    let mut node = stopped();
-    node.lists = failed("message larger than max");
-    let findings = node.findings();
-    assert!(findings.sightings.is_empty());
-    assert_eq!(clean_at(&findings, FaultType::HungContainer, "any"), None);
-    assert_eq!(clean_at(&findings, FaultType::OrphanContainer, "any"), None);
-    assert_eq!(clean_at(&findings, FaultType::LeakedShim, "any"), None);
+    let node = Node { lists: failed("message larger than max"), ..stopped() };
+    for kind in [FaultType::HungContainer, FaultType::OrphanContainer, FaultType::LeakedShim] {
+        assert_eq!(said(&node, kind, "any"), Unknown, "{kind}");
+    }
 }
 
 #[test]
 fn without_processes_the_fault_is_named_but_nothing_can_be_touched() {
-    let mut node = stopped();
-    node.processes = unavailable("no host pid");
+    let node = Node { processes: unavailable("no host pid"), ..stopped() };
     assert_eq!(only(&node.findings()).target.process, None);
 }
 

@@ -8,10 +8,9 @@ const MINUTE: u64 = 60;
 /// Faults of the kubelet, with their states, that a tracker names beside these kubelets, at the last second. `age` says
 /// how old the kubelet is at each second.
 fn tracked(seconds: u64, age: impl Fn(u64) -> Option<u64>) -> Vec<(FaultType, crate::fault::FaultState)> {
-    let (thresholds, mut tracker, mut last) = (Thresholds::default(), Tracker::default(), Vec::new());
+    let (mut tracker, mut last) = (Tracker::default(), Vec::new());
     for t in (0..=seconds).step_by(5) {
         let mut node = Node::healthy();
-        node.now = Duration::from_secs(1000 + t);
         let age = age(t);
         let began = |age: u64| (1000 + t - age) * 100;
         node.kubelet().process = age.map(|age| (60, began(age), Duration::from_secs(age)));
@@ -19,9 +18,8 @@ fn tracked(seconds: u64, age: impl Fn(u64) -> Option<u64>) -> Vec<(FaultType, cr
         if age.is_none() {
             node.table().retain(|process| process.role != ProcessRole::Kubelet);
         }
-        let findings = diagnose(&node, tracker.known(), &thresholds);
-        let faults = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
-        last = faults.iter().map(|fault| (fault.kind, fault.state)).collect();
+        let (_, seen) = check(&mut tracker, &mut node, 1000 + t);
+        last = seen.faults.iter().map(|fault| (fault.kind, fault.state)).collect();
         let saved = serde_json::to_string(&tracker).unwrap();
         tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(node.now);
     }
@@ -48,11 +46,9 @@ fn one_that_never_comes_up_is_down_and_the_evidence_tells_how_often_it_tried() {
     let lives = |t: u64| (t % 20 < 8).then_some(t % 20);
     let found = tracked(10 * MINUTE, lives);
     assert_eq!(found, [(FaultType::KubeletDown, crate::fault::FaultState::Confirmed)]);
-    let mut node = Node::healthy();
-    node.kubelet_gone();
     let kubelets = Kubelets { begun: 12, completed: 0, longest: Duration::from_secs(5) };
     let known = Known { host_processes: true, kubelets, ..Known::default() };
-    let findings = diagnose(&node, known, &Thresholds::default());
+    let findings = diagnose(&Node::with(Node::kubelet_gone), known, &Thresholds::default());
     let evidence = &only(&findings).evidence;
     assert!(
         evidence.iter().any(|line| line.starts_with("12 kubelet processes were seen within 30 min")),
@@ -67,8 +63,7 @@ fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_check() {
     let findings = diagnose(&Node::unavailable(), known, &Thresholds::default());
     assert!(of_node(&findings).is_empty());
     assert_eq!(clean_at(&findings, FaultType::KubeletCrashLoop, "kubelet"), None);
-    let mut node = Node::healthy();
-    node.kubelet().process = Some((60, 6000, Duration::from_secs(30)));
+    let node = Node::with(|node| node.kubelet().process = Some((60, 6000, Duration::from_secs(30))));
     let findings = diagnose(&node, known, &Thresholds::default());
     let sighting = only(&findings);
     assert_eq!(sighting.kind, FaultType::KubeletCrashLoop);

@@ -2,11 +2,9 @@
 
 use super::*;
 
-fn leaked() -> Node {
-    let mut node = Node::healthy();
-    node.table()
-        .push(ProcessSeen { state: 'T', ..process(900, ProcessRole::Shim { id: NEW.into(), living_children: 0 }) });
-    node
+pub(super) fn leaked() -> Node {
+    let shim = process(900, ProcessRole::Shim { id: NEW.into(), living_children: 0 });
+    Node::with(|node| node.table().push(ProcessSeen { state: 'T', ..shim }))
 }
 
 #[test]
@@ -43,10 +41,9 @@ fn whatever_may_be_alive_protects_its_shim() {
 
 #[test]
 fn a_shim_that_is_no_process_any_more_is_clean_by_the_process_table_alone() {
-    let mut node = Node::healthy();
-    aged(&mut node.lists, Duration::from_secs(25));
-    assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, NEW), Some(1000));
-    assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, SANDBOX), Some(975));
+    let findings = Node::with(|node| aged(&mut node.lists, Duration::from_secs(25))).findings();
+    assert_eq!(clean_at(&findings, FaultType::LeakedShim, NEW), Some(1000));
+    assert_eq!(clean_at(&findings, FaultType::LeakedShim, SANDBOX), Some(975));
 }
 
 /// A leaked shim that is not stopped: six minutes old, and containerd says this of its task.
@@ -68,8 +65,7 @@ fn a_shim_that_runs_is_leaked_only_when_containerd_does_not_know_its_task() {
         assert!(node.kinds().is_empty(), "{answer:?}");
         assert_eq!(node.findings().ask, [NEW], "{answer:?}");
     }
-    let failed = failed("broken");
-    assert_eq!(said(&running(Some(failed)), FaultType::LeakedShim, NEW), Unknown);
+    assert_eq!(said(&running(Some(failed("broken"))), FaultType::LeakedShim, NEW), Unknown);
 }
 
 #[test]
@@ -79,15 +75,12 @@ fn a_young_shim_that_runs_may_be_starting_and_a_short_id_is_not_the_kubelets() {
     assert_eq!(said(&node, FaultType::LeakedShim, NEW), Unknown);
     let mut node = leaked();
     node.shim(NEW).role = ProcessRole::Shim { id: "redis".into(), living_children: 0 };
-    assert!(node.kinds().is_empty());
-    assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, "redis"), Some(1000));
+    assert_eq!(said(&node, FaultType::LeakedShim, "redis"), Clean);
 }
 
 #[test]
 fn a_shim_that_could_not_be_proven_may_be_the_one_that_is_missing() {
-    let mut node = Node::healthy();
-    node.unproven("containerd-shim", PossibleRole::Shim);
-    let findings = node.findings();
+    let findings = Node::with(|node| node.unproven("containerd-shim", PossibleRole::Shim)).findings();
     assert!(findings.sightings.is_empty());
     assert_eq!(clean_at(&findings, FaultType::LeakedShim, NEW), None);
     assert_eq!(clean_at(&findings, FaultType::LeakedShim, SANDBOX), Some(1000), "this one was proven");

@@ -4,10 +4,8 @@ use super::*;
 
 /// The first pod's container has lost its task; the question was answered so many seconds ago.
 fn lost(answer: TaskAnswer, age: u64) -> Node {
-    let mut node = Node::healthy();
     let took = Duration::from_millis(3);
-    work(&mut node, Reading::Done { value: answer, age: Duration::from_secs(age), took });
-    node
+    Node::with(|node| work(node, Reading::Done { value: answer, age: Duration::from_secs(age), took }))
 }
 
 #[test]
@@ -34,10 +32,9 @@ fn a_list_that_was_asked_for_before_the_answer_proves_nothing_though_its_round_e
 
 #[test]
 fn an_answer_that_is_younger_than_the_list_proves_nothing_yet() {
-    let findings = lost(TaskAnswer::NotFound, 0).findings();
-    assert!(findings.sightings.is_empty());
-    assert_eq!(clean_at(&findings, FaultType::LostTask, WORK), None, "nor that all is well");
-    assert_eq!(findings.ask, [WORK]);
+    let node = lost(TaskAnswer::NotFound, 0);
+    assert_eq!(said(&node, FaultType::LostTask, WORK), Unknown, "nor that all is well");
+    assert_eq!(node.findings().ask, [WORK]);
 }
 
 #[test]
@@ -59,17 +56,10 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
             took: Duration::ZERO,
         },
     ] {
-        let mut node = Node::healthy();
-        work(&mut node, reading);
-        let findings = node.findings();
+        let findings = Node::with(|node| work(node, reading)).findings();
         let named = findings.coverage[&FaultType::LostTask].of(WORK);
         assert!(matches!(named, Verdict::Unknown { reason: ConditionReason::NotYetChecked, .. }), "no gap: {named:?}");
     }
-    let mut node = Node::healthy();
-    node.tasks.clear();
-    assert_eq!(
-        clean_at(&node.findings(), FaultType::LostTask, WORK),
-        None,
-        "who was not asked is not known to be well"
-    );
+    let unasked = Node { tasks: [].into(), ..Node::healthy() }.findings();
+    assert_eq!(clean_at(&unasked, FaultType::LostTask, WORK), None, "who was not asked is not known to be well");
 }

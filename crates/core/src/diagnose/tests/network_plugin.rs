@@ -32,29 +32,23 @@ fn among_equals_the_oldest_is_the_fault_and_never_the_parent_that_waits_for_its_
 
 #[test]
 fn young_plugins_are_at_work() {
-    let mut node = Node::healthy();
-    node.table().push(plugin(400, 59, "s1", &[LOCK], false));
-    assert!(node.kinds().is_empty());
-    assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, LOCK), Some(1000));
+    let node = Node::with(|node| node.table().push(plugin(400, 59, "s1", &[LOCK], false)));
+    assert_eq!(said(&node, FaultType::NetworkPluginHung, LOCK), Clean);
 }
 
 #[test]
 fn waiters_without_a_holder_are_told_but_not_to_be_touched() {
-    let mut node = Node::healthy();
-    node.table().push(plugin(401, 80, "s2", &[], true));
-    let findings = node.findings();
+    let findings = Node::with(|node| node.table().push(plugin(401, 80, "s2", &[], true))).findings();
     assert_eq!(only(&findings).target.process, None);
     assert!(only(&findings).message.contains("holder was not found"));
 }
 
 #[test]
 fn hostile_names_are_bounded() {
-    let mut node = Node::healthy();
     let mut hostile = plugin(400, 90, &"s".repeat(100_000), &[&"/l\n".repeat(100_000)], false);
     hostile.command = "\u{1b}[31m".repeat(10_000);
     hostile.wchan = Some("w".repeat(10_000));
-    node.table().push(hostile);
-    let findings = node.findings();
+    let findings = Node::with(|node| node.table().push(hostile)).findings();
     let sighting = only(&findings);
     assert!(sighting.message.len() <= MAX_LINE && !sighting.message.contains('\u{1b}'));
     assert!(sighting.evidence.len() <= MAX_EVIDENCE);
@@ -111,12 +105,10 @@ fn a_call_that_could_not_be_proven_may_be_the_plugin_that_is_missing() {
 #[test]
 fn the_pod_that_a_call_names_is_shown_and_counts_only_once_the_runtime_lists_it() {
     let called = |name: &str, uid: Option<&str>| {
-        let mut node = Node::healthy();
         let mut one = plugin(400, 90, "s1", &[], false);
         let ProcessRole::NetworkPlugin { pod_uid, pod_name, .. } = &mut one.role else { panic!("no plugin") };
         (*pod_uid, *pod_name) = (uid.map(str::to_owned), Some(name.to_owned()));
-        node.table().push(one);
-        let findings = node.findings();
+        let findings = Node::with(|node| node.table().push(one)).findings();
         let sighting = only(&findings);
         let shown = sighting.message.starts_with(&format!("network plugin ptp of {name} has been at work"));
         assert!(shown, "{}", sighting.message);

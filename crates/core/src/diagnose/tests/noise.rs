@@ -1,6 +1,5 @@
-//! What happens on healthy nodes every day. Over none of these timelines is anything ever confirmed, whenever the probe
-//! restarts and whatever the wall clock does; what is suspected for a while is named, so that a timeline that is not felt
-//! at all shows too.
+//! What happens on healthy nodes every day. Over none of these timelines is anything ever confirmed, whenever the probe restarts and
+//! whatever the wall clock does. What is suspected for a while is named, so that a timeline that nobody notices shows too.
 
 mod of_the_host;
 mod of_the_port;
@@ -9,6 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use nrh_testbed_matrix::{Seen, Way};
 
 use super::crio::with_crio;
+use super::duplicate_sandbox::second_sandbox;
+use super::stuck_containers::ghost;
 use super::unresponsive_shims::unresponsive;
 use super::*;
 use crate::fault::FaultState;
@@ -30,11 +31,17 @@ struct Timeline {
     seconds: u64,
     /// What is suspected on the way, and nothing else.
     felt: &'static [FaultType],
+    /// What makes of a healthy node one with another runtime.
+    base: fn(&mut Node),
     change: Change,
 }
 
+fn on(base: fn(&mut Node), timelines: Vec<Timeline>) -> Vec<Timeline> {
+    timelines.into_iter().map(|timeline| Timeline { base, ..timeline }).collect()
+}
+
 const fn timeline(name: &'static str, seconds: u64, felt: &'static [FaultType], change: Change) -> Timeline {
-    Timeline { name, changed: seconds, seconds, felt, change }
+    at_first(name, seconds, seconds, felt, change)
 }
 
 /// One whose change is made for so many seconds at first, and not any more after that.
@@ -45,7 +52,7 @@ const fn at_first(
     felt: &'static [FaultType],
     change: Change,
 ) -> Timeline {
-    Timeline { name, changed, seconds, felt, change }
+    Timeline { name, changed, seconds, felt, base: |_| {}, change }
 }
 
 /// A kubelet that has run for so many seconds; `None` = none runs.
@@ -93,7 +100,8 @@ fn timelines() -> Vec<Timeline> {
         of_the_kubelet(),
         of_pods(),
         of_networks(),
-        of_docker(),
+        on(with_docker, of_docker()),
+        on(with_crio, of_crio()),
         of_others(),
         of_the_host::timelines(),
         of_the_host::of_disks(),
@@ -200,10 +208,7 @@ fn of_pods() -> Vec<Timeline> {
         timeline("the dead instance that a kubelet keeps for an hour", 3600, &[], |node, _| {
             node.orphan(ContainerState::Exited);
         }),
-        at_first("a pod whose sandbox is replaced", 60, 120, &[F::DuplicateSandbox], |node, _| {
-            node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
-            node.list().sandboxes_again.push(NEW.into());
-        }),
+        at_first("a pod whose sandbox is replaced", 60, 120, &[F::DuplicateSandbox], |node, _| second_sandbox(node)),
         at_first("a slow disk: tasks do not answer for 35 s", 35, 120, &[F::HungContainer], |node, _| {
             work(node, done(TaskAnswer::NoAnswer));
         }),
@@ -302,9 +307,9 @@ fn of_networks() -> Vec<Timeline> {
     ]
 }
 
-/// The same moment of the same node, were its runtime Docker.
+/// The same node, were its runtime Docker.
 fn with_docker(node: &mut Node) {
-    *node = Node { now: node.now, ..docker::healthy() };
+    *node = docker::healthy();
 }
 
 /// A container whose removal was begun, and what Docker says of it.
@@ -316,44 +321,28 @@ fn removal(node: &mut Node, state: RemovalState) {
 fn of_docker() -> Vec<Timeline> {
     use FaultType as F;
     vec![
-        timeline("a quiet hour with Docker", 3600, &[], |node, _| with_docker(node)),
-        timeline("something holds a container of Docker's for 35 s", 120, &[F::HungContainer], |node, t| {
-            with_docker(node);
-            if t < 35 {
-                work(node, hung(t));
+        timeline("a quiet hour with Docker", 3600, &[], |_, _| {}),
+        at_first("something holds a container of Docker's for 35 s", 35, 120, &[F::HungContainer], |node, t| {
+            work(node, hung(t));
+        }),
+        at_first("Docker answers for no container for ten minutes", 600, 900, &[], |node, _| {
+            for reading in node.tasks.values_mut() {
+                *reading = failed("out for 30 s, and Docker has answered no other question since it was due");
             }
         }),
-        timeline("Docker answers for no container for ten minutes", 900, &[], |node, t| {
-            with_docker(node);
-            if t < 600 {
-                for reading in node.tasks.values_mut() {
-                    *reading = failed("out for 30 s, and Docker has answered no other question since it was due");
-                }
-            }
+        at_first("a debugger stops a shim of Docker's for an hour", 3600, 3900, &[F::HungContainer], |node, _| {
+            node.shim(WORK).state = 'T';
         }),
-        timeline("a debugger stops a shim of Docker's for an hour", 3900, &[F::HungContainer], |node, t| {
-            with_docker(node);
-            if t < 3600 {
-                node.shim(WORK).state = 'T';
-            }
-        }),
-        timeline("Docker restarts, and all containers with it", 300, &[F::RuntimeUnreachable], |node, t| {
-            with_docker(node);
+        at_first("Docker restarts, and all containers with it", 60, 300, &[F::RuntimeUnreachable], |node, t| {
             if t < 24 {
                 (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
             }
-            if t < 60 {
-                node.tasks.clear();
-            }
+            node.tasks.clear();
         }),
-        timeline("an end that Docker notices after half a minute", 120, &[F::LostTask], |node, t| {
-            with_docker(node);
-            if t < 30 {
-                work(node, done(TaskAnswer::ProcessGone));
-            }
+        at_first("an end that Docker notices after half a minute", 30, 120, &[F::LostTask], |node, _| {
+            work(node, done(TaskAnswer::ProcessGone));
         }),
         timeline("people start and stop containers of their own", 1200, &[], |node, t| {
-            with_docker(node);
             for (pid, state, living_children) in [(500, 'S', 1), (501, 'S', 0), (502, 'T', 0), (503, 'T', 1)] {
                 let id = format!("{:064x}", t / 30 * 10 + u64::try_from(pid).unwrap());
                 let shim = process(pid, ProcessRole::Shim { id, living_children });
@@ -361,43 +350,38 @@ fn of_docker() -> Vec<Timeline> {
             }
         }),
         timeline("a stopped shim under a Docker of somebody's own", 3600, &[], |node, _| {
-            with_docker(node);
             lonely_shim(node, 500, NEW);
             node.table().last_mut().unwrap().state = 'T';
         }),
         timeline("a large container takes half an hour to remove", 1800, &[], |node, _| {
-            with_docker(node);
             removal(node, RemovalState::NotFailed);
         }),
-        timeline("a removal fails for nine minutes", 900, &[F::ContainerStuck], |node, t| {
-            with_docker(node);
-            if t < 540 {
-                removal(node, RemovalState::Failed("device or resource busy".into()));
-            }
+        at_first("a removal fails for nine minutes", 540, 900, &[F::ContainerStuck], |node, _| {
+            removal(node, RemovalState::Failed("device or resource busy".into()));
         }),
-        timeline("a quiet hour with CRI-O", 3600, &[], |node, _| with_crio(node)),
-        timeline("CRI-O takes 35 s for the status of one container", 120, &[FaultType::HungContainer], |node, t| {
-            with_crio(node);
-            if t < 35 {
-                work(node, hung(t));
-            }
+    ]
+}
+
+fn of_crio() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("a quiet hour with CRI-O", 3600, &[], |_, _| {}),
+        at_first("CRI-O takes 35 s for the status of one container", 35, 120, &[F::HungContainer], |node, t| {
+            work(node, hung(t));
         }),
-        timeline("CRI-O answers for no container for a while, and then with errors", 600, &[], |node, t| {
-            with_crio(node);
-            if t < 200 {
-                work(node, failed("out for 90 s, and CRI-O has answered no other question since it was due"));
-            }
-        }),
-        timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
-            node.kind = RuntimeKind::Other;
-            node.tasks.clear();
-            node.table().retain(|process| !matches!(process.role, ProcessRole::Shim { .. }));
+        at_first("CRI-O answers for no container for a while, and then with errors", 200, 600, &[], |node, _| {
+            work(node, failed("out for 90 s, and CRI-O has answered no other question since it was due"));
         }),
     ]
 }
 
 fn of_others() -> Vec<Timeline> {
     vec![
+        timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
+            node.kind = RuntimeKind::Other;
+            node.tasks.clear();
+            node.table().retain(|process| !matches!(process.role, ProcessRole::Shim { .. }));
+        }),
         timeline("static pods, whose uid is a hash", 600, &[], |node, _| {
             for sandbox in &mut node.list().sandboxes {
                 sandbox.pod.uid = format!("{:032x}", sandbox.pod.name.len());
@@ -441,7 +425,7 @@ fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
     let thresholds = Thresholds::default();
     let (mut tracker, mut felt) = (Tracker::default(), Vec::new());
     for (step, t) in (0..timeline.seconds).step_by(STEP).enumerate() {
-        let mut node = Node::healthy();
+        let mut node = Node::with(timeline.base);
         node.now = Duration::from_secs(START + t);
         if t < timeline.changed {
             (timeline.change)(&mut node, t);
@@ -451,13 +435,8 @@ fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
         let day = SignedDuration::from_hours(if step % 2 == 0 { 24 } else { -24 });
         let wall = Timestamp::from_second(1_700_000_000).unwrap() + if jumps { day } else { SignedDuration::ZERO };
         for fault in tracker.step(node.now, wall, &findings, &thresholds).faults {
-            let name = timeline.name;
-            assert_eq!(
-                fault.state,
-                FaultState::Suspected,
-                "{name}: {} is confirmed after {t} s: {fault:#?}",
-                fault.kind
-            );
+            let Timeline { name, .. } = timeline;
+            assert_eq!(fault.state, FaultState::Suspected, "{name}, after {t} s: {fault:#?}");
             felt.push(fault.kind);
         }
         if restarts && step % 3 == 0 {
@@ -534,16 +513,8 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
         (F::UnresponsiveShim, 130, |node, _| unresponsive(node)),
         (F::ProbeDegraded, 610, |node, _| node.processes = unavailable("hidepid")),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
-        (F::GhostSandbox, 610, |node, _| {
-            with_docker(node);
-            node.list().sandboxes.push(SandboxSeen { ready: false, ..sandbox(NEW, "gone") });
-            node.list().sandboxes_again.push(NEW.into());
-            node.list().asked_sandboxes.insert(NEW.into(), Some(false));
-        }),
-        (F::DuplicateSandbox, 610, |node, _| {
-            node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
-            node.list().sandboxes_again.push(NEW.into());
-        }),
+        (F::GhostSandbox, 610, |node, _| *node = ghost(&[Some(false)])),
+        (F::DuplicateSandbox, 610, |node, _| second_sandbox(node)),
     ]
 }
 
@@ -554,16 +525,12 @@ fn what_stays_is_confirmed() {
     staying.extend(of_the_host::staying());
     staying.extend(of_the_port::staying());
     for (kind, seconds, change) in staying {
-        let (thresholds, mut tracker, mut confirmed) = (Thresholds::default(), Tracker::default(), None);
-        let mut runtime = RuntimeKind::Unknown;
+        let (mut tracker, mut confirmed, mut runtime) = (Tracker::default(), None, RuntimeKind::Unknown);
         for t in (0..=seconds).step_by(STEP) {
-            let mut node = Node::healthy();
-            node.now = Duration::from_secs(START + t);
-            change(&mut node, t);
+            let mut node = Node::with(|node| change(node, t));
             runtime = node.kind;
             answer_before_the_list(&mut node);
-            let findings = diagnose(&node, tracker.known(), &thresholds);
-            let faults = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
+            let faults = check(&mut tracker, &mut node, START + t).1.faults;
             let is = faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
             confirmed = confirmed.or_else(|| is.then_some(t));
         }
@@ -573,7 +540,7 @@ fn what_stays_is_confirmed() {
             _ => "containerd",
         };
         Seen { confirmed, ..Seen::of(kind.as_str(), runtime, Way::MadeUp) }.record();
-        let usual = kind.usual_time_to_confirm(&thresholds).as_secs();
+        let usual = kind.usual_time_to_confirm(&Thresholds::default()).as_secs();
         assert!(confirmed.is_some_and(|at| at >= usual), "{kind}: confirmed {confirmed:?}, usual {usual} s");
     }
 }

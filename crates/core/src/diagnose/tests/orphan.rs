@@ -10,9 +10,7 @@ fn running_does_harm_always_exited_only_without_a_kubelet() {
         (ContainerState::Created, Harm::WithoutKubelet),
         (ContainerState::Unknown, Harm::WithoutKubelet),
     ] {
-        let mut node = Node::healthy();
-        node.orphan(state);
-        let findings = node.findings();
+        let findings = Node::with(|node| node.orphan(state)).findings();
         let sighting = first_of(&findings, FaultType::OrphanContainer);
         assert_eq!((sighting.harm, sighting.key.as_str()), (harm, WORK), "{state:?}");
         assert_eq!(sighting.target.container_id.as_deref(), Some(WORK));
@@ -23,29 +21,26 @@ fn running_does_harm_always_exited_only_without_a_kubelet() {
 
 #[test]
 fn only_a_confirmed_recheck_is_a_sighting() {
-    for (recheck, clean) in
-        [(Some(OrphanCheck::Refuted), Some(1000)), (Some(OrphanCheck::NoAnswer), None), (None, None)]
+    for (recheck, expected) in
+        [(Some(OrphanCheck::Refuted), Clean), (Some(OrphanCheck::NoAnswer), Unknown), (None, Unknown)]
     {
-        let mut node = Node::healthy();
-        node.orphan(ContainerState::Running);
-        node.list().orphan_checks.clear();
-        node.list().orphan_checks.extend(recheck.map(|recheck| (WORK.to_owned(), recheck)));
-        let findings = node.findings();
-        assert!(findings.sightings.is_empty(), "{recheck:?}");
-        assert_eq!(clean_at(&findings, FaultType::OrphanContainer, WORK), clean, "{recheck:?}");
+        let mut node = Node::with(|node| node.orphan(ContainerState::Running));
+        node.list().orphan_checks = recheck.map(|recheck| (WORK.to_owned(), recheck)).into_iter().collect();
+        assert_eq!(said(&node, FaultType::OrphanContainer, WORK), expected, "{recheck:?}");
     }
 }
 
 #[test]
 fn a_sandbox_in_either_list_and_a_container_of_others_are_no_orphans() {
-    let mut node = Node::healthy();
-    node.orphan(ContainerState::Running);
-    node.list().sandboxes_again.push(SANDBOX.into());
-    assert!(!node.kinds().contains(&FaultType::OrphanContainer));
-    let mut node = Node::healthy();
-    node.orphan(ContainerState::Running);
-    node.list().containers.iter_mut().for_each(|container| container.pod = None);
-    assert!(!node.kinds().contains(&FaultType::OrphanContainer));
+    let changes: [fn(&mut ListRound); 2] = [
+        |list| list.sandboxes_again.push(SANDBOX.into()),
+        |list| list.containers.iter_mut().for_each(|container| container.pod = None),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut node = Node::with(|node| node.orphan(ContainerState::Running));
+        change(node.list());
+        assert!(!node.kinds().contains(&FaultType::OrphanContainer), "change {number}");
+    }
 }
 
 #[test]
@@ -65,8 +60,7 @@ fn many_at_once_are_a_failed_list() {
 
 #[test]
 fn the_containers_of_one_pod_are_no_failed_list() {
-    let mut node = Node::healthy();
-    node.orphan(ContainerState::Running);
+    let mut node = Node::with(|node| node.orphan(ContainerState::Running));
     for id in ["b2", "b3", "b4"] {
         node.list().containers.push(container(id, SANDBOX, "more"));
         node.list().orphan_checks.insert(id.into(), OrphanCheck::Confirmed);
@@ -86,11 +80,9 @@ fn an_old_kubelet_raises_the_severity_only() {
         ("nonsense", Severity::High),
         ("", Severity::High),
     ] {
-        let mut node = Node::healthy();
-        node.orphan(ContainerState::Exited);
+        let mut node = Node::with(|node| node.orphan(ContainerState::Exited));
         node.kubelet().version = Some(version.into());
         let findings = node.findings();
-        let sighting = only(&findings);
-        assert_eq!(sighting.without_kubelet.as_ref().unwrap().severity, severity, "{version}");
+        assert_eq!(only(&findings).without_kubelet.as_ref().unwrap().severity, severity, "{version}");
     }
 }

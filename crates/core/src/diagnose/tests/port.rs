@@ -18,9 +18,7 @@ impl Node {
 }
 
 fn stalled() -> Node {
-    let mut node = Node::healthy();
-    node.port().sync_loop = Ok(false);
-    node
+    Node::with(|node| node.port().sync_loop = Ok(false))
 }
 
 /// Neither seen nor clean.
@@ -73,16 +71,13 @@ fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
 
 #[test]
 fn a_loop_that_has_not_begun_does_not_go_round_whatever_its_check_says() {
-    let mut node = Node::healthy();
-    node.port().relists = Ok(RelistsSeen { unmoved: Some(Duration::ZERO), ..RelistsSeen::default() });
-    assert!(clean_at(&node.findings(), LOOP, "kubelet").is_none() && node.kinds().is_empty());
+    let relists = RelistsSeen { unmoved: Some(Duration::ZERO), ..RelistsSeen::default() };
+    assert_eq!(said(&Node::with(|node| node.port().relists = Ok(relists)), LOOP, "kubelet"), Unknown);
 }
 
 #[test]
 fn a_sick_check_of_long_ago_accuses_nobody() {
-    let mut slow = Node::healthy();
-    slow.relists(Some(120), 0);
-    for mut node in [stalled(), slow] {
+    for mut node in [stalled(), Node::with(|node| node.relists(Some(120), 0))] {
         assert_eq!(node.kinds().len(), 1);
         aged(&mut node.port, STALE + Duration::from_secs(1));
         assert!(node.kinds().is_empty(), "the runtime beside it is that of now");
@@ -103,32 +98,27 @@ fn what_is_not_told_is_said_and_hides_nothing_else() {
 
 #[test]
 fn checks_of_the_kubelet_are_slow_from_half_a_minute_and_quick_below_a_quarter() {
-    for (mean, idle, sick, clean) in [
-        (Some(0), 0, false, true),
-        (Some(14), 0, false, true),
-        (Some(15), 0, false, false),
-        (Some(29), 0, false, false),
-        (Some(30), 0, true, false),
-        (Some(120), 0, true, false),
-        (None, 0, false, false),
-        (None, 29, false, false),
-        (None, 30, true, false),
-        (None, 110, true, false),
+    for (mean, idle, expected) in [
+        (Some(0), 0, Clean),
+        (Some(14), 0, Clean),
+        (Some(15), 0, Unknown),
+        (Some(29), 0, Unknown),
+        (Some(30), 0, Sick),
+        (Some(120), 0, Sick),
+        (None, 0, Unknown),
+        (None, 29, Unknown),
+        (None, 30, Sick),
+        (None, 110, Sick),
     ] {
-        let mut node = Node::healthy();
-        node.relists(mean, idle);
-        let findings = node.findings();
-        assert_eq!(node.kinds(), if sick { vec![SLOW] } else { vec![] }, "{mean:?} {idle}");
-        assert_eq!(clean_at(&findings, SLOW, "kubelet").is_some(), clean, "{mean:?} {idle}");
+        let node = Node::with(|node| node.relists(mean, idle));
+        assert_eq!(said(&node, SLOW, "kubelet"), expected, "{mean:?} {idle}");
     }
 }
 
 #[test]
 fn what_is_told_of_slow_checks_does_not_change_with_each_of_them() {
     let told = |mean: u64| {
-        let mut node = Node::healthy();
-        node.relists(Some(mean), 0);
-        let findings = node.findings();
+        let findings = Node::with(|node| node.relists(Some(mean), 0)).findings();
         let sighting = only(&findings);
         (sighting.message.clone(), sighting.evidence.clone())
     };

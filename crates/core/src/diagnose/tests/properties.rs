@@ -320,68 +320,56 @@ fn accused(findings: &Findings) -> Vec<(FaultType, String)> {
     all
 }
 
-/// The collectors without which nothing can be said of a kind. A collector of which silence is the sign is among them: it has to
-/// have been asked.
-fn needs(kind: FaultType) -> &'static [Collector] {
-    match kind {
-        FaultType::OrphanContainer
-        | FaultType::DuplicateSandbox
-        | FaultType::RuntimeListHung
-        | FaultType::RuntimeUpdateBlocked
-        | FaultType::ExitedContainerBacklog
-        | FaultType::GhostSandbox
-        | FaultType::ContainerStuck => &[Collector::Lists],
-        FaultType::UntrackedPodProcess => &[Collector::Lists, Collector::Host],
-        FaultType::NetworkNotReady => &[Collector::Status],
-        FaultType::LeakedShim => &[Collector::Lists, Collector::Processes],
-        FaultType::LostTask => &[Collector::Lists, Collector::Tasks],
-        FaultType::NetworkPluginHung | FaultType::RuntimeClientHung | FaultType::UninterruptibleProcess => {
-            &[Collector::Processes]
-        }
-        FaultType::RuntimeUnreachable => &[Collector::Runtime],
-        FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Collector::Kubelet],
-        FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Collector::Host],
-        FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => {
-            &[Collector::Disks]
-        }
-        FaultType::SyncLoopStalled | FaultType::PlegSlow => &[Collector::Port],
-        FaultType::DbusUnresponsive => &[Collector::Bus],
-        FaultType::ClockUnsynchronised => &[Collector::Clock],
-        _ => &[],
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Collector {
-    Runtime,
-    Lists,
-    Tasks,
-    Processes,
-    Kubelet,
-    Host,
-    Disks,
-    Status,
-    Port,
-    Bus,
-    Clock,
-}
-
 type Change = fn(&mut Node);
 
-/// Each of them, and a node on which it cannot check.
-const COLLECTORS: [(Collector, Change); 11] = [
-    (Collector::Runtime, |node| node.runtime = unavailable("no permission")),
-    (Collector::Status, |node| node.status = unavailable("no permission")),
-    (Collector::Lists, |node| node.lists = unavailable("no permission")),
-    (Collector::Tasks, |node| node.tasks.clear()),
-    (Collector::Processes, |node| node.processes = unavailable("no permission")),
-    (Collector::Kubelet, |node| node.kubelet = unavailable("no permission")),
-    (Collector::Host, |node| node.host = unavailable("no permission")),
-    (Collector::Disks, |node| node.disks = unavailable("no permission")),
-    (Collector::Port, |node| node.port = unavailable("no permission")),
-    (Collector::Bus, |node| node.bus = unavailable("no permission")),
-    (Collector::Clock, |node| node.clock = unavailable("no permission")),
-];
+/// Each collector: a node on which it cannot check, and the kinds of which nothing can be said without it. One of which silence is
+/// the sign is among them: it has to have been asked.
+const COLLECTORS: [(&str, Change, &[FaultType]); 11] = {
+    use FaultType as F;
+    [
+        ("runtime", |node| node.runtime = unavailable("no permission"), &[F::RuntimeUnreachable]),
+        ("status", |node| node.status = unavailable("no permission"), &[F::NetworkNotReady]),
+        (
+            "lists",
+            |node| node.lists = unavailable("no permission"),
+            &[
+                F::OrphanContainer,
+                F::DuplicateSandbox,
+                F::RuntimeListHung,
+                F::RuntimeUpdateBlocked,
+                F::ExitedContainerBacklog,
+                F::GhostSandbox,
+                F::ContainerStuck,
+                F::UntrackedPodProcess,
+                F::LeakedShim,
+                F::LostTask,
+            ],
+        ),
+        (TASKS, |node| node.tasks.clear(), &[F::LostTask]),
+        (
+            "processes",
+            |node| node.processes = unavailable("no permission"),
+            &[F::LeakedShim, F::NetworkPluginHung, F::RuntimeClientHung, F::UninterruptibleProcess],
+        ),
+        ("kubelet", |node| node.kubelet = unavailable("no permission"), &[F::KubeletDown, F::KubeletCrashLoop]),
+        (
+            "host",
+            |node| node.host = unavailable("no permission"),
+            &[F::UntrackedPodProcess, F::PidExhaustion, F::FdExhaustion, F::FrozenCgroup],
+        ),
+        (
+            "disks",
+            |node| node.disks = unavailable("no permission"),
+            &[F::DiskFull, F::ReadOnlyFilesystem, F::ClientCertificateExpiring],
+        ),
+        ("port", |node| node.port = unavailable("no permission"), &[F::SyncLoopStalled, F::PlegSlow]),
+        ("bus", |node| node.bus = unavailable("no permission"), &[F::DbusUnresponsive]),
+        ("clock", |node| node.clock = unavailable("no permission"), &[F::ClockUnsynchronised]),
+    ]
+};
+
+/// The tasks are asked in turn: those that were not are no gap of the one that is missing.
+const TASKS: &str = "tasks";
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
@@ -402,17 +390,16 @@ proptest! {
 
     #[test]
     fn a_collector_that_cannot_check_takes_away_what_stands_on_it(node in node(), known in known()) {
-        for (collector, take_away) in COLLECTORS {
+        for (collector, take_away, kinds) in COLLECTORS {
             let mut node = node.clone();
             take_away(&mut node);
             let findings = judged(&node, known);
-            for seen in findings.sightings.iter().filter(|seen| needs(seen.kind).contains(&collector)) {
-                prop_assert!(false, "{:?} without the collector {collector:?}: {:?}", seen.kind, seen.evidence);
+            for seen in findings.sightings.iter().filter(|seen| kinds.contains(&seen.kind)) {
+                prop_assert!(false, "{:?} without the collector {collector}: {:?}", seen.kind, seen.evidence);
             }
-            for (kind, coverage) in findings.coverage.iter().filter(|(kind, _)| needs(**kind).contains(&collector)) {
-                // The tasks are asked in turn: those that were not are no gap of the one that is missing.
-                let said = coverage.gap().is_some() || collector == Collector::Tasks;
-                prop_assert!(said, "{kind} is called clean without the collector {collector:?}");
+            for (kind, coverage) in findings.coverage.iter().filter(|(kind, _)| kinds.contains(kind)) {
+                let said = coverage.gap().is_some() || collector == TASKS;
+                prop_assert!(said, "{kind} is called clean without the collector {collector}");
             }
         }
     }

@@ -14,12 +14,6 @@ pub(super) fn unresponsive(node: &mut Node) {
     node.tasks.clear();
 }
 
-fn with_unresponsive() -> Node {
-    let mut node = Node::healthy();
-    unresponsive(&mut node);
-    node
-}
-
 fn containerd(node: &mut Node) -> &mut ProcessSeen {
     node.table().iter_mut().find(|process| process.role == ProcessRole::Runtime).unwrap()
 }
@@ -30,11 +24,11 @@ fn told(node: &Node) -> Option<Sighting> {
 
 #[test]
 fn an_unresponsive_shim_beside_a_silent_runtime_is_named_with_its_process() {
-    let sighting = told(&with_unresponsive()).unwrap();
+    let sighting = told(&Node::with(unresponsive)).unwrap();
     assert_eq!((sighting.key.as_str(), sighting.severity), (SANDBOX, Severity::High));
     assert_eq!(sighting.target.process.as_ref().map(|process| (process.pid, process.role)), Some((100, Role::Shim)));
     assert!(sighting.message.contains("while the runtime runs and does not answer"), "{}", sighting.message);
-    let mut silent = with_unresponsive();
+    let mut silent = Node::with(unresponsive);
     silent.runtime = hung(40);
     // A probe that has begun after it has not been told what the runtime is.
     silent.kind = RuntimeKind::Unknown;
@@ -55,7 +49,7 @@ fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
         |shim| shim.role = ProcessRole::Shim { id: "by-hand".into(), living_children: 0 },
     ];
     for (number, change) in changes.into_iter().enumerate() {
-        let mut node = with_unresponsive();
+        let mut node = Node::with(unresponsive);
         change(node.shim(SANDBOX));
         assert_eq!(told(&node), None, "change {number}");
     }
@@ -63,20 +57,17 @@ fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
 
 #[test]
 fn while_the_runtime_answers_nothing_waits_for_a_shim() {
-    let mut node = with_unresponsive();
-    node.runtime = Node::healthy().runtime;
+    let node = Node { runtime: Node::healthy().runtime, ..Node::with(unresponsive) };
     assert_eq!(told(&node), None);
     assert!(clean_at(&node.findings(), KIND, SANDBOX).is_some());
     // Between two starts of the runtime nothing is known; and what the probe lacks is not the runtime's fault.
-    let mut node = with_unresponsive();
+    let mut node = Node::with(unresponsive);
     node.table().retain(|process| process.role != ProcessRole::Runtime);
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
-    let mut node = with_unresponsive();
-    node.runtime = unavailable("not mounted");
+    let node = Node { runtime: unavailable("not mounted"), ..Node::with(unresponsive) };
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
-        let mut node = with_unresponsive();
-        node.kind = kind;
+        let node = Node { kind, ..Node::with(unresponsive) };
         assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None), "{kind:?}");
     }
 }

@@ -14,18 +14,15 @@ fn waits(process: &mut ProcessSeen, seconds: u64) {
 #[test]
 fn a_shim_that_has_not_run_for_long_is_sick_and_one_that_waits_for_a_disk_is_nothing() {
     let key = "100.10000";
+    let findings = |seconds| Node::with(|node| waits(node.shim(SANDBOX), seconds)).findings();
     for (seconds, sick) in [(0, false), (59, false), (60, true)] {
-        let mut node = Node::healthy();
-        waits(node.shim(SANDBOX), seconds);
-        let findings = node.findings();
+        let findings = findings(seconds);
         assert_eq!(findings.sightings.iter().any(|one| one.kind == KIND), sick, "{seconds} s");
         // Neither sick nor clean: a probe that has just begun does not clear what the one before has confirmed.
         assert_eq!(clean_at(&findings, KIND, key), None, "{seconds} s");
         assert!(clean_at(&findings, KIND, "200.20000").is_some());
     }
-    let mut node = Node::healthy();
-    waits(node.shim(SANDBOX), 60);
-    let findings = node.findings();
+    let findings = findings(60);
     let sighting = first_of(&findings, KIND);
     assert_eq!(sighting.key, key);
     assert_eq!(sighting.subject.to_string(), "process 100 (containerd-shim, shim) of default/one");
@@ -37,9 +34,7 @@ fn a_shim_that_has_not_run_for_long_is_sick_and_one_that_waits_for_a_disk_is_not
 #[test]
 fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
     use crate::condition::{ConditionType, of_probe};
-    let mut node = Node::healthy();
-    waits(node.shim(SANDBOX), 3);
-    let findings = node.findings();
+    let findings = Node::with(|node| waits(node.shim(SANDBOX), 3)).findings();
     let safety = crate::restart_safety::restart_safety(&[], 0, &findings);
     let host = of_probe(&Tracked::default(), &findings, &safety)
         .into_iter()
@@ -49,11 +44,9 @@ fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
 
 #[test]
 fn daemons_are_checked_thread_by_thread() {
-    let mut node = Node::healthy();
     let thread =
         ThreadWaiting { thread: 57, waited: Duration::from_mins(2), wchan: Some("rpc_wait_bit_killable".into()) };
-    node.host().daemons[1].waiting = Ok(Some(thread));
-    let findings = node.findings();
+    let findings = Node::with(|node| node.host().daemons[1].waiting = Ok(Some(thread))).findings();
     let sighting = only_of(&findings, KIND, "50.5000");
     assert!(sighting.message.starts_with("a thread of process 50 (containerd"), "{}", sighting.message);
     assert!(clean_at(&findings, KIND, "60.6000").is_some());
@@ -63,8 +56,7 @@ fn daemons_are_checked_thread_by_thread() {
     assert!(node.kinds().is_empty());
     node.host = Reading::Never;
     assert_eq!(clean_at(&node.findings(), KIND, "50.5000"), None);
-    node = Node::healthy();
-    node.host().daemons[1].waiting = Err("more than 512 threads".into());
+    let node = Node::with(|node| node.host().daemons[1].waiting = Err("more than 512 threads".into()));
     assert_eq!(clean_at(&node.findings(), KIND, "50.5000"), None);
 }
 
@@ -96,17 +88,14 @@ fn behind_one_dead_disk_not_everything_is_told() {
 }
 
 fn frozen(age: u64) -> Node {
-    let mut node = Node::healthy();
     let one = |pid| frozen_init(pid, Duration::from_secs(age), SANDBOX, "sys/fs/cgroup/kubepods/x");
-    node.host().frozen = Ok(vec![one(800), one(801)]);
-    node
+    Node::with(|node| node.host().frozen = Ok(vec![one(800), one(801)]))
 }
 
 #[test]
 fn a_container_that_is_frozen_while_it_is_made_is_one_fault_of_its_sandbox() {
     let kind = FaultType::FrozenCgroup;
-    assert!(frozen(59).kinds().is_empty());
-    assert_eq!(clean_at(&frozen(59).findings(), kind, SANDBOX), None);
+    assert_eq!(said(&frozen(59), kind, SANDBOX), Unknown);
     let findings = frozen(60).findings();
     let sighting = only_of(&findings, kind, SANDBOX);
     assert!(sighting.message.contains("a container of default/one in sandbox aaaa00000000 is frozen"), "{sighting:?}");
@@ -144,9 +133,7 @@ fn with_docker_a_frozen_container_is_the_kubelets_only_if_it_is_listed() {
 
 #[test]
 fn the_conmon_names_the_pod_of_a_frozen_container_that_crio_does_not_list_yet() {
-    let mut node = Node::healthy();
-    super::crio::with_crio(&mut node);
-    let mut node = frozen_of(node, NEW);
+    let mut node = frozen_of(Node::with(super::crio::with_crio), NEW);
     assert!(node.kinds().is_empty());
     let role = ProcessRole::Monitor { id: NEW.into(), pod: Some(pod("new")), living_children: 1 };
     node.table().push(process(410, role));

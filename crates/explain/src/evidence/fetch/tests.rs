@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use futures::SinkExt;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::HeaderValue;
 use kube::Config;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -23,7 +23,7 @@ enum Exec {
     Refused(u16, &'static str),
 }
 
-/// An API server with these pods. Tells what it was asked for.
+/// An API server with these pods, or with the refusal to list them. Tells what it was asked for.
 async fn server(pods: Value, exec: Exec) -> (Client, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,7 +44,8 @@ async fn serve(mut stream: TcpStream, pods: Value, exec: Exec, log: Arc<Mutex<Ve
     let first = String::from_utf8_lossy(&seen[..length]).lines().next().unwrap_or_default().to_owned();
     log.lock().unwrap().push(first.clone());
     if !first.contains("/exec?") {
-        return answer(&mut stream, 200, &pods).await;
+        let code = pods["code"].as_u64().unwrap_or(200);
+        return answer(&mut stream, u16::try_from(code).unwrap(), &pods).await;
     }
     let (out, complaint, end) = match exec {
         Exec::Silent => std::future::pending().await,
@@ -122,8 +123,11 @@ async fn what_could_be_read_is_passed_on_with_what_could_not() {
 #[tokio::test]
 async fn what_is_wrong_is_said_with_what_helps() {
     let none = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []});
+    let forbidden = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 403,
+        "reason": "Forbidden", "message": "no"});
     let fine = || Exec::Runs(b"[]".to_vec(), "", "Success");
     for (pods, exec, parts) in [
+        (forbidden, fine(), ["may not find the probe's pod", "`list` on pods in namespace nrh-node"]),
         (none, fine(), ["no probe's pod", "nrh evidence --local` as root on worker-1"]),
         (pods("Pending"), fine(), ["does not run (Pending)", "--local"]),
         (pods("Running"), Exec::Refused(403, "no"), ["pods/exec in namespace nrh-node", "verb `debug`"]),
@@ -147,20 +151,6 @@ async fn an_answer_without_end_is_cut_off() {
     let exec = Exec::Runs(vec![b' '; usize::try_from(LARGEST).unwrap() + 200_000], "", "Success");
     let error = wrong(pods("Running"), exec).await;
     assert!(error.contains("printed more than"), "{error}");
-}
-
-#[tokio::test]
-async fn a_right_that_is_missing_is_named() {
-    let service = tower::service_fn(|_: Request<kube::client::Body>| async {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 403,
-            "reason": "Forbidden", "message": "no"});
-        let answer = Response::builder().status(StatusCode::FORBIDDEN);
-        Ok::<_, std::convert::Infallible>(
-            answer.body(kube::client::Body::from(status.to_string().into_bytes())).unwrap(),
-        )
-    });
-    let error = fetch(Client::new(service, "default"), "worker-1", None).await.unwrap_err();
-    assert!(error.to_string().contains("`list` on pods in namespace nrh-node"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,8 +36,7 @@ impl Checker {
                 _ => None,
             })
         };
-        let found = self.find_process(client).await?;
-        match found.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))? {
+        match self.find_process("cannot read the process table", client).await? {
             None => Ok(()),
             Some(client) => {
                 let message = format!("shim {pid} may only wait for {client}: that client has to end first");
@@ -75,9 +74,7 @@ impl Checker {
         let (pid, parent) = (held.process.pid, held.process.parent);
         // The first process of a container can still have the name of the client that created it.
         let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
-        let inside = self.reader.run(self.bounds.processes, move || read.is_inside(&id)).await?;
-        let inside = inside.map_err(|error| Refusal::cannot_check(format!("the groups of process {pid}: {error}")))?;
-        if inside {
+        if self.read(&format!("the groups of process {pid}"), move || read.is_inside(&id)).await? {
             let message = format!("process {pid} is in the container's own control group: it is no client any more");
             return Err(Refusal::new(OutcomeReason::TargetChanged, message));
         }
@@ -108,7 +105,6 @@ impl Checker {
         }
     }
 
-    /// Checks that the client makes no progress while the executor watches.
     async fn makes_no_progress(&self, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
         let before = self.progress(held).await?;
         tokio::time::sleep(WATCHED).await;
@@ -130,8 +126,7 @@ impl Checker {
             let process = proc::find(&table, pid).filter(|process| process.start_ticks == start_ticks);
             Ok(process.map(|process| proc::progress(&table, process)))
         };
-        let progress = self.reader.run(self.bounds.processes, read).await?;
-        progress.map_err(|error| Refusal::cannot_check(format!("cannot watch client {pid}: {error}")))
+        self.read(&format!("cannot watch client {pid}"), read).await
     }
 
     /// Returns the current proof of a process; for a wrapper around an OCI runtime, the proof of its caller.
@@ -149,7 +144,6 @@ impl Checker {
             }
             Ok(None)
         };
-        let proof = self.reader.run(self.bounds.processes, prove).await?;
-        proof.map_err(|error| Refusal::cannot_check(format!("cannot prove what process {pid} is: {error}")))
+        self.read(&format!("cannot prove what process {pid} is"), prove).await
     }
 }

@@ -83,8 +83,7 @@ impl Checker {
     /// Checks that its parent is process 1, and that it has no living child.
     pub(super) async fn shim_is_alone(&self, pid: i32) -> Result<(), Refusal> {
         let root = self.prover.root().to_owned();
-        let table = self.reader.run(self.bounds.processes, move || proc::table(&root)).await?;
-        let table = table.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))?;
+        let table = self.read("cannot read the process table", move || proc::table(&root)).await?;
         let Some(shim) = proc::find(&table, pid) else {
             return Err(Refusal::new(OutcomeReason::TargetGone, format!("shim {pid} has ended")));
         };

@@ -11,8 +11,9 @@ impl Checker {
     /// Returns the first result of `find` for the living processes. It skips a process that ends meanwhile.
     pub(super) async fn find_process<T: Send + 'static>(
         &self,
+        cannot: &str,
         find: impl Fn(&Prover, &[RawProcess], &RawProcess) -> io::Result<Option<T>> + Send + 'static,
-    ) -> Result<io::Result<Option<T>>, Refusal> {
+    ) -> Result<Option<T>, Refusal> {
         let prover = self.prover.clone();
         let search = move || {
             let table = proc::table(prover.root())?;
@@ -25,6 +26,6 @@ impl Checker {
             }
             Ok(None)
         };
-        Ok(self.reader.run(self.bounds.processes, search).await?)
+        self.read(cannot, search).await
     }
 }

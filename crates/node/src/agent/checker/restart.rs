@@ -29,7 +29,6 @@ const SPEAKERS: [&str; 2] = ["containerd", "crio"];
 /// Age from which the probe's judgement proves nothing. It judges every 15 s and more often.
 const MAX_JUDGEMENT_AGE: Duration = Duration::from_mins(1);
 
-/// Contents of the process table.
 #[derive(Default)]
 struct Table {
     runtimes: Vec<Process>,
@@ -109,9 +108,8 @@ impl Checker {
     async fn kubelet(&self, unit: &str) -> Result<Option<(Found, Process)>, Refusal> {
         let Some(found) = self.running_kubelet().await? else { return Ok(None) };
         let (root, pid) = (self.prover.root().to_owned(), found.pid);
-        let process = self.reader.run(self.bounds.processes, move || Process::read(&root, pid, "kubelet")).await?;
-        let mut process =
-            process.map_err(|error| Refusal::cannot_check(format!("cannot read kubelet {pid}: {error}")))?;
+        let read = move || Process::read(&root, pid, "kubelet");
+        let mut process = self.read(&format!("cannot read kubelet {pid}"), read).await?;
         self.note_main_process(&mut process, unit).await?;
         Ok(Some((found, process)))
     }
@@ -151,17 +149,14 @@ impl Checker {
         }
     }
 
-    /// Checks that the process is near its limit of open files.
     async fn files_still_scarce(&self, pid: i32) -> Result<(), Refusal> {
         let root = self.prover.root().to_owned();
         let read = move || Handle::open(&root, pid).and_then(|handle| handle.open_files());
-        match self.reader.run(self.bounds.processes, read).await? {
-            Ok(usage) if usage.is_at_least(EXHAUSTED_PERCENT) => Ok(()),
-            Ok(_) => {
-                Err(recovered(format!("process {pid} does not use {EXHAUSTED_PERCENT}% of the files it may have open")))
-            }
-            Err(error) => Err(Refusal::cannot_check(format!("cannot count the open files of process {pid}: {error}"))),
+        let usage = self.read(&format!("cannot count the open files of process {pid}"), read).await?;
+        if usage.is_at_least(EXHAUSTED_PERCENT) {
+            return Ok(());
         }
+        Err(recovered(format!("process {pid} does not use {EXHAUSTED_PERCENT}% of the files it may have open")))
     }
 
     /// Checks that nothing exists that the daemon would wait for at its start, or that its end would interrupt. Where the unit
@@ -264,8 +259,7 @@ impl Checker {
             }
             Ok(found)
         };
-        let table = self.reader.run(self.bounds.processes, read).await?;
-        table.map_err(|error| Refusal::cannot_check(format!("cannot read the process table: {error}")))
+        self.read("cannot read the process table", read).await
     }
 }
 

@@ -21,7 +21,6 @@ use nrh_core::policy::Daemon;
 const RUNTIMES: [(&str, &str); 2] =
     [("run/containerd/containerd.sock", "containerd.service"), ("run/crio/crio.sock", "crio.service")];
 const KUBELET: &str = "kubelet.service";
-/// Docker's own daemon.
 const DOCKERD: &str = "dockerd";
 const USUAL: [&str; 2] = [RUNTIMES[0].1, RUNTIMES[1].1];
 const DOCKER: [&str; 1] = ["docker.service"];
@@ -43,21 +42,16 @@ const WANTED: [&str; 4] = ["enabled", "enabled-runtime", "linked", "linked-runti
 /// The unit to restart, and the bus to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::agent) struct Unit {
-    /// The node's system bus.
     pub(in crate::agent) bus: PathBuf,
-    /// Name of the unit.
     pub(in crate::agent) name: String,
-    /// The state of the unit at the check.
     pub(in crate::agent) seen: UnitSeen,
 }
 
-/// A process of a daemon.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
     /// File name of its executable.
     pub(super) command: String,
-    /// The service that the process is part of, if any.
     pub(super) unit: Option<String>,
     /// The processes that started it, the nearest first.
     parents: Vec<i32>,
@@ -67,7 +61,6 @@ pub(super) struct Process {
 const MAX_PARENTS: usize = 4;
 
 impl Process {
-    /// Reads the current state of the process.
     pub(super) fn read(root: &Path, pid: i32, command: &str) -> std::io::Result<Self> {
         let (process, mut parents) = (Handle::open(root, pid)?, Vec::new());
         let mut parent = process.stat()?.parent;
@@ -102,7 +95,6 @@ impl Process {
     }
 }
 
-/// Returns the process that belongs to the unit, if one does.
 pub(super) fn find_in<'a>(processes: &'a [Process], unit: &str) -> Option<&'a Process> {
     processes.iter().find(|process| process.is_in(unit))
 }
@@ -165,7 +157,6 @@ pub(super) fn is_docker(endpoint: &Endpoint) -> bool {
 }
 
 impl Checker {
-    /// Returns the node's system bus.
     pub(super) async fn system_bus(&self) -> Result<PathBuf, Refusal> {
         if let Some(bus) = &self.bus {
             return Ok(bus.clone());
@@ -187,7 +178,6 @@ impl Checker {
         self.unit(name).await.map(Some)
     }
 
-    /// Returns the current state of all [`possible`] units.
     pub(super) async fn possible_units(&self, daemon: Daemon) -> Result<Vec<Vec<Unit>>, Refusal> {
         let mut lists = Vec::new();
         for names in possible(daemon, &self.endpoint) {
@@ -276,9 +266,7 @@ impl Checker {
             };
             Ok(is_other.then(|| one.clone()))
         };
-        let found = self.find_process(other).await?;
-        let found = found
-            .map_err(|error| Refusal::cannot_check(format!("cannot read the processes of {}: {error}", unit.name)))?;
+        let found = self.find_process(&format!("cannot read the processes of {}", unit.name), other).await?;
         let Some(RawProcess { pid, command, .. }) = found else { return Ok(()) };
         let (name, kill) = (&unit.name, &unit.seen.kill);
         let message =

@@ -33,11 +33,8 @@ impl Checker {
             let message = format!("shim {pid} is {program}, not one of runc's: what it runs is not known");
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
-        let answer = match Cri::connect(&self.endpoint.socket).await {
-            Ok(cri) => cri.version(self.bounds.call).await,
-            Err(error) => Err(error),
-        };
-        match answer {
+        let answer = async { Cri::connect(&self.endpoint.socket).await?.version(self.bounds.call).await };
+        match answer.await {
             Ok(_) => return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}"))),
             Err(error) => {
                 let unit = match error {

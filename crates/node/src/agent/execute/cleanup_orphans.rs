@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CHECK_INTERVAL, done, failed, no_second_check, process, signal};
+use super::{CHECK_INTERVAL, done, failed, no_preflight, process, signal};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
@@ -16,7 +16,7 @@ use nrh_core::text::is_full_id;
 
 /// What the command names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum Admitted {
     /// A shim that serves no container any more.
     Shim(ProcessRef),
     /// A stopped shim that may block the start of the runtime.
@@ -35,29 +35,29 @@ pub(in crate::agent) enum Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(_: &CleanupOrphans, command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit(_: &CleanupOrphans, command: &ActionCommand) -> Result<Admitted, Refusal> {
     match command.fault_type {
-        FaultType::UnresponsiveShim => Ok(Task::UnresponsiveShim(process(command, Role::Shim)?)),
-        FaultType::LeakedShim => Ok(Task::Shim(process(command, Role::Shim)?)),
+        FaultType::UnresponsiveShim => Ok(Admitted::UnresponsiveShim(process(command, Role::Shim)?)),
+        FaultType::LeakedShim => Ok(Admitted::Shim(process(command, Role::Shim)?)),
         FaultType::OrphanContainer => match &command.target.container_id {
-            Some(id) if is_full_id(id) => Ok(Task::Container(id.clone())),
+            Some(id) if is_full_id(id) => Ok(Admitted::Container(id.clone())),
             _ => Err(Refusal::malformed("an orphan container must be named by its full id of 64 hex digits")),
         },
-        _ => Err(no_second_check(command)),
+        _ => Err(no_preflight(command)),
     }
 }
 
-pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
     let target = &command.target;
-    let process = match task {
-        Task::Container(id) => {
+    let process = match admitted {
+        Admitted::Container(id) => {
             let (cri, state) = checker.container_still_orphaned(target, id).await?;
             return Ok(Allowed::Container { cri, container_id: id.clone(), state });
         }
-        Task::Shim(process) | Task::UnresponsiveShim(process) => process,
+        Admitted::Shim(process) | Admitted::UnresponsiveShim(process) => process,
     };
     let held = checker.hold(process, target).await?;
-    if matches!(task, Task::Shim(_)) {
+    if matches!(admitted, Admitted::Shim(_)) {
         checker.shim_still_leaked(&held).await?;
     } else {
         checker.shim_still_unresponsive(&held).await?;

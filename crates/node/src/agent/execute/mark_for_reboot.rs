@@ -12,16 +12,14 @@ use nrh_core::action::MarkForReboot;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::reboot::{MARK_STANDS, sentinel_name};
 
-/// The file, and for how long it stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
-    reboot: reboot::Task,
+pub(crate) struct Admitted {
+    reboot: reboot::Admitted,
     path: String,
     /// Seconds after which the node removes the file by itself.
     expires_after: u32,
 }
 
-/// The file, ready to be placed.
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed {
     folder: Folder,
@@ -29,21 +27,21 @@ pub(in crate::agent) struct Allowed {
     path: String,
 }
 
-pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<Admitted, Refusal> {
     let reboot = boot(command)?;
     if sentinel_name(&params.path).is_none() {
         return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }
     match command.marker_expires_after_seconds {
-        Some(expires_after @ 1..=MARK_STANDS) => Ok(Task { reboot, path: params.path.clone(), expires_after }),
+        Some(expires_after @ 1..=MARK_STANDS) => Ok(Admitted { reboot, path: params.path.clone(), expires_after }),
         _ => Err(Refusal::malformed("markerExpiresAfterSeconds is not within 1 to 86400")),
     }
 }
 
 /// Checks what a reboot needs. Whether the machine may reboot right now is checked by the tool that reboots it.
-pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
     let (root, host) = (checker.prover.root().to_owned(), checker.host.clone());
-    let name = sentinel_name(&task.path).unwrap_or_default().to_owned();
+    let name = sentinel_name(&admitted.path).unwrap_or_default().to_owned();
     let check = move || {
         let folder = Folder::open(&host)?;
         // An existing regular file is no obstacle; anything else is.
@@ -55,12 +53,12 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
     let mark = Mark {
         node: command.node.clone(),
         operation_id: command.operation_id.clone(),
-        boot_id: task.reboot.boot_id.clone(),
-        until: uptime.as_secs().saturating_add(task.expires_after.into()),
+        boot_id: admitted.reboot.boot_id.clone(),
+        until: uptime.as_secs().saturating_add(admitted.expires_after.into()),
         made_at: Timestamp::now().as_second(),
     };
-    checker.still_faulty(command, task.reboot.process.as_ref()).await?;
-    Ok(Allowed { folder, mark, path: task.path.clone() })
+    checker.still_faulty(command, admitted.reboot.process.as_ref()).await?;
+    Ok(Allowed { folder, mark, path: admitted.path.clone() })
 }
 
 /// Places the marker. The next boot id shows whether the node rebooted.

@@ -13,7 +13,7 @@ use nrh_core::reboot::is_boot_id;
 
 /// The boot that is to end. The process of the fault, if the fault has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct Admitted {
     pub(super) boot_id: String,
     pub(super) process: Option<ProcessRef>,
 }
@@ -22,22 +22,22 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed(PathBuf);
 
-pub(super) fn admit(_: &Reboot, command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit(_: &Reboot, command: &ActionCommand) -> Result<Admitted, Refusal> {
     boot(command)
 }
 
 /// The boot and the process of a command that ends a boot.
-pub(super) fn boot(command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn boot(command: &ActionCommand) -> Result<Admitted, Refusal> {
     let boot_id = command.boot_id.clone().filter(|id| is_boot_id(id));
     let boot_id = boot_id.ok_or_else(|| Refusal::malformed("a reboot must name the boot that is to end (bootId)"))?;
     let role = command.fault_type.spec().remedy.hung_process.ok();
-    Ok(Task { boot_id, process: role.map(|role| process(command, role)).transpose()? })
+    Ok(Admitted { boot_id, process: role.map(|role| process(command, role)).transpose()? })
 }
 
 /// Checks the login manager last, except for the fault itself, which can end at any moment.
-pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
     let bus = checker.login_manager().await?;
-    checker.still_faulty(command, task.process.as_ref()).await?;
+    checker.still_faulty(command, admitted.process.as_ref()).await?;
     Ok(Allowed(bus))
 }
 

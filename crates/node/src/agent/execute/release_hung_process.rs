@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{no_second_check, process, signal};
+use super::{no_preflight, process, signal};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
@@ -10,14 +10,12 @@ use nrh_core::action::{ReleaseHungProcess, Signal};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
 use nrh_core::fault::{ProcessRef, Role};
 
-/// The process and its signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct Admitted {
     process: ProcessRef,
     params: ReleaseHungProcess,
 }
 
-/// The process, held, and its signal.
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed {
     held: Arc<PinnedProcess>,
@@ -25,13 +23,13 @@ pub(in crate::agent) struct Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(params: &ReleaseHungProcess, command: &ActionCommand) -> Result<Task, Refusal> {
-    let Ok(role) = command.fault_type.spec().remedy.hung_process else { return Err(no_second_check(command)) };
-    Ok(Task { process: process(command, role)?, params: *params })
+pub(super) fn admit(params: &ReleaseHungProcess, command: &ActionCommand) -> Result<Admitted, Refusal> {
+    let Ok(role) = command.fault_type.spec().remedy.hung_process else { return Err(no_preflight(command)) };
+    Ok(Admitted { process: process(command, role)?, params: *params })
 }
 
-pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let Task { process, params } = task;
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
+    let Admitted { process, params } = admitted;
     let (target, signal) = (&command.target, params.signal);
     let held = checker.hold(process, target).await?;
     checker.process_still_hangs(process.role, target, &held, Some(signal)).await?;

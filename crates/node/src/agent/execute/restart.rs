@@ -1,6 +1,6 @@
 //! `RestartKubelet` and `RestartRuntime`: systemd restarts the unit of the daemon.
 
-use super::{done, failed, no_second_check};
+use super::{done, failed, no_preflight};
 use crate::agent::checker::{Bounds, Checker, Unit};
 use crate::agent::verdict::{self, Refusal};
 use crate::bus::units::{self, UnitError};
@@ -8,32 +8,26 @@ use nrh_core::action::{Restart, is_service};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::Daemon;
 
-/// The daemon, and how it is restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct Admitted {
     daemon: Daemon,
     params: Restart,
 }
 
-/// The unit to restart.
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed(Unit);
 
-pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Task, Refusal> {
-    let (daemon, params) = command
-        .action
-        .traits()
-        .restarts
-        .zip(command.action.params().restart)
-        .ok_or_else(|| no_second_check(command))?;
+pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Admitted, Refusal> {
+    let (daemon, params) =
+        command.action.traits().restarts.zip(command.action.params().restart).ok_or_else(|| no_preflight(command))?;
     if params.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
         return Err(Refusal::malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }
-    Ok(Task { daemon, params })
+    Ok(Admitted { daemon, params })
 }
 
-pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    checker.still_to_restart(command.fault_type, task.daemon, &task.params).await.map(Allowed)
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
+    checker.still_to_restart(command.fault_type, admitted.daemon, &admitted.params).await.map(Allowed)
 }
 
 /// Asks systemd to restart the unit and waits for the end of the job. The probe's next checks show whether that

@@ -32,7 +32,7 @@ const OWN: [&str; 2] = ["cgroup.freeze", "freezer.self_freezing"];
 
 /// The first process of the container, and its control group, which is that of the container or below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct Admitted {
     process: ProcessRef,
     group: PathBuf,
     container: PathBuf,
@@ -49,14 +49,14 @@ pub(in crate::agent) struct Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Admitted, Refusal> {
     let process = process(command, Role::ContainerInit)?;
     let group = PathBuf::from(command.target.control_group.as_deref().unwrap_or_default());
     // With systemd's groups of version 2, crun has a group of its own below that of the container.
     let of_container =
         group.ancestors().take(2).find_map(|path| Some((path, container_of_pod(path, &command.target)?)));
     match of_container.map(|(path, id)| (path.to_owned(), id.to_owned())) {
-        Some((container, container_id)) => Ok(Task { process, group, container, container_id }),
+        Some((container, container_id)) => Ok(Admitted { process, group, container, container_id }),
         None => Err(Refusal::malformed("the control group is not that of a container of the named pod")),
     }
 }
@@ -72,8 +72,8 @@ fn container_of_pod<'g>(group: &'g Path, target: &Target) -> Option<&'g str> {
     (is_of_pod || parent == KUBELET_NAMESPACE).then_some(container_id)
 }
 
-pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let Task { process, group: folder, container, container_id } = task;
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {
+    let Admitted { process, group: folder, container, container_id } = admitted;
     let held = checker.hold(process, &command.target).await?;
     checker.as_old_as(&held, checker.thresholds.bound(&frozen_cgroup::AGE)).await?;
     has_not_started(checker, &held, command.target.sandbox_id.as_deref(), container_id).await?;

@@ -102,7 +102,7 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
     let pid = parent.pid();
     let table = || crate::proc::table(std::path::Path::new("/proc")).unwrap();
     wait_until("a child", || table().iter().any(|process| process.parent == pid));
-    let target = process_target(found(Role::Shim, crate::proc::find(&table(), pid).unwrap()), &with_child);
+    let target = process_target(process_ref(Role::Shim, pid), &with_child);
     let command = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, target);
     node.refuses_saying(&command, Recovered, "live below").await;
     assert_eq!(parent.0.try_wait().unwrap(), None);

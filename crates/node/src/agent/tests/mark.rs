@@ -132,7 +132,7 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
     let node = Marked::new();
     for kind in FaultType::ALL {
         if (mark_for(kind).action.traits().addresses)(kind).is_err() {
-            node.leaves_alone(&mark_for(kind), CheckFailed, "no second check").await;
+            node.leaves_alone(&mark_for(kind), CheckFailed, "no preflight").await;
         }
     }
     node.daemons.node.runtime.set(|world| world.wrong.clear());

@@ -89,7 +89,6 @@ impl Stage {
         Running::ready(pid, log, None)
     }
 
-    /// A child of this test.
     pub(super) fn child(&self, name: &str, args: &[&str]) -> Running {
         self.child_by("env", &[], name, args)
     }
@@ -187,7 +186,6 @@ fn written_pid(out: &Path) -> i32 {
     read().unwrap()
 }
 
-/// A process of a test.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) pid: i32,
@@ -234,14 +232,13 @@ impl Running {
     }
 
     pub(super) fn as_target(&self, role: Role) -> ProcessRef {
-        let stat = proc::Handle::open(Path::new(PROC), self.pid).and_then(|handle| handle.stat()).unwrap();
-        ProcessRef {
-            role,
-            pid: self.pid,
-            start_ticks: stat.start_ticks,
-            state: stat.state.to_string(),
-            wchan: None,
-            command: stat.command,
-        }
+        process_ref(role, self.pid)
     }
+}
+
+/// A process as a fault names it.
+pub(super) fn process_ref(role: Role, pid: i32) -> ProcessRef {
+    let stat = proc::Handle::open(Path::new(PROC), pid).and_then(|handle| handle.stat()).unwrap();
+    let proc::Stat { start_ticks, state, command, .. } = stat;
+    ProcessRef { role, pid, start_ticks, state: state.to_string(), wchan: None, command }
 }

@@ -99,7 +99,7 @@ async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     daemons.leaves_alone(&reboot(), Recovered, "answers a version call").await;
     for kind in FaultType::ALL {
         if kind.spec().remedy.new_boot.is_err() {
-            daemons.leaves_alone(&reboot_for(kind), CheckFailed, "no second check").await;
+            daemons.leaves_alone(&reboot_for(kind), CheckFailed, "no preflight").await;
         }
     }
     for kind in [FaultType::HungContainer, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {

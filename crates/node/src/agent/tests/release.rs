@@ -281,7 +281,7 @@ async fn a_shim_inside_a_container_is_left_alone() {
     );
     let table = crate::proc::table(std::path::Path::new("/proc")).unwrap();
     let inner = table.iter().find(|process| process.parent == outer.pid).unwrap();
-    let target = process_target(found(Role::Shim, inner), &sandbox);
+    let target = process_target(process_ref(Role::Shim, inner.pid), &sandbox);
     let command = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, target);
     node.refuses(&command, TargetChanged).await;
     assert!(outer.state().is_some() && outer.resumed() == 0);

@@ -43,14 +43,25 @@ impl Daemons {
         Self { node, systemd }
     }
 
-    /// With a kubelet that systemd says has failed, and that comes up again.
+    /// With one unit, which comes up again.
+    fn of(name: &str, seen: UnitSeen) -> Self {
+        Self::new(&[(name, seen)], Restarts::End("done", unit("active", "running")))
+    }
+
     pub(super) fn of_kubelet(seen: UnitSeen) -> Self {
-        Self::new(&[(KUBELET, seen)], Restarts::End("done", unit("active", "running")))
+        Self::of(KUBELET, seen)
     }
 
     pub(super) fn of_runtime(seen: UnitSeen) -> Self {
-        let daemons = Self::new(&[(CONTAINERD, seen)], Restarts::End("done", unit("active", "running")));
+        let daemons = Self::of(CONTAINERD, seen);
         daemons.silence();
+        daemons
+    }
+
+    /// With a process of the runtime besides.
+    fn of_running(seen: UnitSeen) -> Self {
+        let daemons = Self::of_runtime(seen);
+        daemons.containerd(CONTAINERD);
         daemons
     }
 
@@ -73,10 +84,13 @@ impl Daemons {
         fs::write(folder.join("cgroup"), format!("12:pids:/x\n1:name=systemd:/system.slice/{unit}\n")).unwrap();
     }
 
-    /// A shim that runs.
-    fn shim(&self, unit: &str) {
+    fn containerd(&self, unit: &str) {
+        self.with(30, 'S', "/usr/bin/containerd", "containerd", unit);
+    }
+
+    fn shim(&self, state: char, unit: &str) {
         let args = format!("containerd-shim-runc-v2 -namespace k8s.io -id {}", id());
-        self.with(50, 'S', "/usr/bin/containerd-shim-runc-v2", &args, unit);
+        self.with(50, state, "/usr/bin/containerd-shim-runc-v2", &args, unit);
     }
 
     pub(super) fn kubelet(&self, port: u16, unit: &str) {
@@ -245,10 +259,7 @@ async fn a_health_check_that_answers_contradicts_a_table_without_a_kubelet() {
 /// The kubelet's own settings are in k3s's files: its health check may be elsewhere.
 #[tokio::test]
 async fn a_refused_health_check_at_a_guessed_place_proves_nothing() {
-    let k3s = || {
-        let restarts = Restarts::End("done", unit("active", "running"));
-        Daemons::new(&[("k3s.service", unit("active", "running"))], restarts)
-    };
+    let k3s = || Daemons::of("k3s.service", unit("active", "running"));
     let daemons = k3s();
     daemons.with(40, 'S', "/usr/local/bin/k3s", "k3s --healthz-port=1", "k3s.service");
     let command = named(kubelet(), "k3s.service");
@@ -261,16 +272,12 @@ async fn a_refused_health_check_at_a_guessed_place_proves_nothing() {
 
 #[tokio::test]
 async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
-    let shim = |daemons: &Daemons, state| {
-        let args = format!("containerd-shim-runc-v2 -namespace k8s.io -id {}", id());
-        daemons.with(50, state, "/usr/bin/containerd-shim-runc-v2", &args, CONTAINERD);
-    };
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    shim(&daemons, 'T');
+    daemons.shim('T', CONTAINERD);
     daemons.leaves_alone(&kubelet(), Protected, "is stopped").await;
     done(&daemons.execute(&careless(kubelet())).await);
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    shim(&daemons, 'S');
+    daemons.shim('S', CONTAINERD);
     done(&daemons.execute(&kubelet()).await);
 
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
@@ -370,10 +377,7 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
 #[tokio::test]
 async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     let bad = "500 Internal Server Error";
-    let k3s = || {
-        Daemons::new(&[("k3s.service", unit("active", "running"))], Restarts::End("done", unit("active", "running")))
-    };
-    let daemons = k3s();
+    let daemons = Daemons::of("k3s.service", unit("active", "running"));
     daemons.kubelet(healthz(bad).await, "k3s.service");
     daemons.leaves_alone(&kubelet(), Protected, "part of k3s.service, not of kubelet.service").await;
     daemons.leaves_alone(&named(kubelet(), KUBELET), Protected, "part of k3s").await;
@@ -401,7 +405,7 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     done(&daemons.execute(&kubelet()).await);
     // That of k0s, which has started it, moves to the group of a unit that the node does not have.
     let k0s = UnitSeen { main_pid: 35, ..unit("active", "running") };
-    let daemons = Daemons::new(&[("k0sworker.service", k0s)], Restarts::End("done", unit("active", "running")));
+    let daemons = Daemons::of("k0sworker.service", k0s);
     daemons.kubelet(healthz(bad).await, CONTAINERD);
     fs::write(daemons.proc("40/stat"), fake::stat(40, b"kubelet", 'S', 35, 100)).unwrap();
     done(&daemons.execute(&named(kubelet(), "k0sworker.service")).await);
@@ -417,10 +421,10 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
 #[tokio::test]
 async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     let port = healthz("500 Internal Server Error").await;
+    let whole_group = || UnitSeen { kill: "control-group".into(), ..unit("active", "running") };
     let both_in = |seen: UnitSeen| {
-        let restarts = Restarts::End("done", unit("active", "running"));
-        let daemons = Daemons::new(&[("k3s.service", seen)], restarts);
-        daemons.with(30, 'S', "/usr/bin/containerd", "containerd", "k3s.service");
+        let daemons = Daemons::of("k3s.service", seen);
+        daemons.containerd("k3s.service");
         daemons.kubelet(port, "k3s.service");
         daemons
     };
@@ -437,30 +441,27 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), "k3s.service");
     daemons.leaves_alone(&kubelet, KubeletBusy, "would cut it off").await;
 
-    let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
-    daemons.shim("k3s.service");
+    let daemons = both_in(whole_group());
+    daemons.shim('S', "k3s.service");
     daemons.leaves_alone(&kubelet, Protected, "KillMode=control-group").await;
     let careless = careless_in(self::kubelet(), "k3s.service");
     daemons.leaves_alone(&careless, Protected, "KillMode=control-group").await;
     // The runtime has died, and systemd is about to start it again.
-    let bereft = Daemons::new(
-        &[("k3s.service", UnitSeen { kill: "control-group".into(), ..unit("active", "running") })],
-        Restarts::End("done", unit("active", "running")),
-    );
+    let bereft = Daemons::of("k3s.service", whole_group());
     bereft.kubelet(port, "k3s.service");
-    bereft.shim("k3s.service");
+    bereft.shim('S', "k3s.service");
     bereft.leaves_alone(&careless, Protected, "KillMode=control-group").await;
     daemons.silence();
     done(&daemons.execute(&careless_in(self::runtime(), "k3s.service")).await);
     let bound = UnitSeen { restarted_with: vec![CONTAINERD.into()], ..unit("active", "running") };
     let daemons = Daemons::of_kubelet(bound);
     daemons.kubelet(port, KUBELET);
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.containerd(CONTAINERD);
     daemons.leaves_alone(&self::kubelet(), Protected, "systemd restarts containerd").await;
     // The usual unit of a kubelet holds no runtime.
-    let daemons = Daemons::of_kubelet(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
+    let daemons = Daemons::of_kubelet(whole_group());
     daemons.kubelet(port, KUBELET);
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.containerd(CONTAINERD);
     done(&daemons.execute(&self::kubelet()).await);
 
     done(&both().execute(&kubelet).await);
@@ -474,7 +475,7 @@ async fn a_named_unit_without_a_process_has_to_be_one_that_starts_with_the_node(
     const OFF: &str = "systemd-poweroff.service";
     for (file, allowed) in [("static", false), ("indirect", false), ("", false), ("enabled", true), ("linked", true)] {
         let seen = UnitSeen { file: file.to_owned(), ..unit("failed", "failed") };
-        let daemons = Daemons::new(&[(OFF, seen)], Restarts::End("done", unit("active", "running")));
+        let daemons = Daemons::of(OFF, seen);
         let outcome = daemons.execute(&named(kubelet(), OFF)).await;
         if allowed {
             done(&outcome);
@@ -486,16 +487,13 @@ async fn a_named_unit_without_a_process_has_to_be_one_that_starts_with_the_node(
 
 #[tokio::test]
 async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_not() {
-    let containerd = |daemons: &Daemons| daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
-    let daemons = Daemons::of_runtime(unit("active", "running"));
-    containerd(&daemons);
+    let daemons = Daemons::of_running(unit("active", "running"));
     done(&daemons.execute(&runtime()).await);
     assert_eq!(daemons.systemd.acts(), ["RestartUnit containerd.service fail"], "what runs has not failed");
 
     done(&Daemons::of_runtime(unit("failed", "failed")).execute(&runtime()).await);
 
-    let daemons = Daemons::of_runtime(unit("active", "running"));
-    containerd(&daemons);
+    let daemons = Daemons::of_running(unit("active", "running"));
     daemons.node.runtime.set(|world| world.wrong.clear());
     daemons.leaves_alone(&runtime(), Recovered, "answers a version call").await;
     let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
@@ -507,8 +505,7 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
 
 #[tokio::test]
 async fn a_list_that_is_only_slow_is_not_hung() {
-    let daemons = Daemons::of_runtime(unit("active", "running"));
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    let daemons = Daemons::of_running(unit("active", "running"));
     daemons.node.runtime.set(|world| world.wrong = [("ListPodSandbox".to_owned(), runtime::Wrong::Slow)].into());
     let mut settings = daemons.settings();
     settings.thresholds.set_bound(&nrh_core::thresholds::LIST_DEADLINE, Duration::from_secs(20));
@@ -524,29 +521,23 @@ async fn a_list_that_is_only_slow_is_not_hung() {
 
 #[tokio::test]
 async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
-    let daemons = Daemons::of_runtime(unit("active", "running"));
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    let daemons = Daemons::of_running(unit("active", "running"));
     daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), CONTAINERD);
     daemons.leaves_alone(&runtime(), KubeletBusy, "would cut it off").await;
     done(&daemons.execute(&careless(runtime())).await);
 
     // One whose stop ends all of its processes ends the containers with it, unless their shims are elsewhere, as CRI-O's are.
-    let of_group = || {
-        let daemons = Daemons::of_runtime(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
-        daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
-        daemons
-    };
+    let of_group = || Daemons::of_running(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     let daemons = of_group();
-    daemons.shim("cri.scope");
+    daemons.shim('S', "cri.scope");
     done(&daemons.execute(&runtime()).await);
     let daemons = of_group();
-    daemons.shim(CONTAINERD);
+    daemons.shim('S', CONTAINERD);
     daemons.leaves_alone(&runtime(), Protected, "KillMode=control-group").await;
     done(&daemons.execute(&careless(runtime())).await);
 
     // Docker's restart may end every container: a person has to name it.
-    let daemons = Daemons::of_runtime(unit("active", "running"));
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    let daemons = Daemons::of_running(unit("active", "running"));
     let mut settings = daemons.settings();
     settings.endpoint.socket = daemons.node.stage.path("cri-dockerd.sock");
     let outcome = settings.execute(&runtime()).await;
@@ -554,8 +545,7 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     let outcome = settings.execute(&named(runtime(), "cri-docker.service")).await;
     daemons.left_alone(&outcome, CheckFailed, "is not known to systemd");
 
-    let daemons =
-        Daemons::new(&[(DOCKER, unit("active", "running"))], Restarts::End("done", unit("active", "running")));
+    let daemons = Daemons::of(DOCKER, unit("active", "running"));
     daemons.with(30, 'S', "/usr/bin/dockerd", "dockerd", DOCKER);
     daemons.silence();
     daemons.leaves_alone(&named(runtime(), DOCKER), Protected, "live-restore").await;
@@ -563,14 +553,13 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
 
     let restarts_docker =
         UnitSeen { restarted_with: vec!["x.service".into(), DOCKER.into()], ..unit("active", "running") };
-    let daemons = Daemons::of_runtime(restarts_docker);
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    let daemons = Daemons::of_running(restarts_docker);
     daemons.with(31, 'S', "/usr/bin/dockerd", "dockerd", DOCKER);
     daemons.leaves_alone(&named(runtime(), CONTAINERD), Protected, "dockerd stops with containerd.service").await;
 
     // Another containerd beside one that is gone: the kubelet's may be that, unless the unit is named.
     let daemons = Daemons::of_runtime(unit("failed", "failed"));
-    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", "host-containerd.service");
+    daemons.containerd("host-containerd.service");
     daemons.leaves_alone(&runtime(), Protected, "part of host-containerd.service").await;
     done(&daemons.execute(&named(runtime(), CONTAINERD)).await);
 }
@@ -617,7 +606,7 @@ async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
         restart_of(Daemon::Runtime, FaultType::KubeletDown, Restart::default()),
         restart_of(Daemon::Runtime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
-        daemons.leaves_alone(&command, CheckFailed, "no second check").await;
+        daemons.leaves_alone(&command, CheckFailed, "no preflight").await;
     }
     let mut settings = daemons.settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));

@@ -17,9 +17,8 @@ use prost::Message;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Code;
 
-use crate::cri::fake::{Say, respond};
+use crate::cri::fake::{Say, labels, pod, respond};
 
-/// How a call goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     Fails,
@@ -40,7 +39,6 @@ pub(super) enum Says {
     Nothing,
 }
 
-/// What the runtime knows.
 #[derive(Debug, Default)]
 pub(super) struct World {
     /// How it calls itself; containerd where nothing is said.
@@ -188,33 +186,19 @@ impl World {
 }
 
 pub(super) fn sandbox(id: &str, ready: bool) -> v1::PodSandbox {
-    let metadata =
-        v1::PodSandboxMetadata { name: "p".to_owned(), uid: "uid-1".to_owned(), namespace: "d".to_owned(), attempt: 0 };
-    v1::PodSandbox {
-        id: id.to_owned(),
-        metadata: Some(metadata),
-        state: i32::from(!ready),
-        created_at: 1,
-        ..Default::default()
-    }
+    let metadata = Some(pod("p", "uid-1", "d", 0));
+    v1::PodSandbox { id: id.to_owned(), metadata, state: i32::from(!ready), created_at: 1, ..Default::default() }
 }
 
 /// States: 0 created, 1 running, 2 exited, 3 unknown.
 pub(super) fn container(id: &str, sandbox: &str, state: i32) -> v1::Container {
-    let label = |key: &str, value: &str| (format!("io.kubernetes.{key}"), value.to_owned());
     v1::Container {
         id: id.to_owned(),
         pod_sandbox_id: sandbox.to_owned(),
         state,
         created_at: 1,
         metadata: Some(v1::ContainerMetadata { name: "c".to_owned(), attempt: 0 }),
-        labels: [
-            label("pod.uid", "uid-1"),
-            label("pod.name", "p"),
-            label("pod.namespace", "d"),
-            label("container.name", "c"),
-        ]
-        .into(),
+        labels: labels("p", "uid-1", "d", "c"),
         ..Default::default()
     }
 }

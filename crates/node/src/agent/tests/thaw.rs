@@ -85,7 +85,6 @@ impl Frozen {
         wait_until("the freeze", || is_frozen(group));
     }
 
-    /// The runtime lists the container in this state.
     fn lists(&self, state: i32) {
         self.node.runtime.set(|world| world.containers = vec![container(&self.container, &self.sandbox, state)]);
     }

@@ -133,7 +133,7 @@ fn a_runtimes_data_are_where_it_has_them_open() {
     fs::create_dir_all(&plugin).unwrap();
     let open = fs::File::create(plugin.join("meta.db")).unwrap();
     let daemon = this_process(Owner::Runtime("containerd".to_owned()));
-    let handle = daemon.handle(Path::new(proc::PROC)).unwrap();
+    let handle = Handle::of(Path::new(proc::PROC), daemon.pid, daemon.start_ticks).unwrap();
     let places = places(&daemon, &handle).unwrap();
     assert_eq!((places.folders.as_slice(), places.settled), (&[temp.path().join("data")][..], true));
     assert_eq!(places.run.as_deref(), Some(Path::new("/run/containerd")));

@@ -22,7 +22,6 @@ const MAX_PIDS: usize = 8;
 /// minute old.
 const STARTING: Duration = Duration::from_secs(90);
 
-/// The result of one search.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// The reported groups, at most `MAX_FOUND`.
@@ -101,7 +100,6 @@ fn of_pod(
     Ok(())
 }
 
-/// The processes of a group.
 fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
     let text = match groups::file(group, "cgroup.procs") {
         // The group holds threads instead of processes.

@@ -16,7 +16,6 @@ const LISTEN: &str = "0A";
 pub(super) enum Contact {
     /// No connection could be made, because this process lacks something.
     NotConnected,
-    /// The connection was refused.
     Refused,
     /// Nothing answered the request for a connection.
     Waiting,
@@ -27,7 +26,6 @@ pub(super) enum Contact {
 /// One line of `net/tcp`: a socket at the port in question.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
-    /// The port at the other end.
     remote: u16,
     is_listener: bool,
     /// Whether connections wait for a listener to take them.

@@ -4,13 +4,14 @@
 //! certificate that is among the kubelet's own files, and to sign with its key.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use super::on_this_host;
 use crate::proc::{Handle, rooted};
 use nrh_core::text::bounded;
 
@@ -91,13 +92,9 @@ pub fn door(proc: &Path, served: &RunningServer, token: Option<&Path>) -> Result
     Ok(KubeletEndpoint { of: (served.pid, served.start_ticks), address: address(&served.server)?, pins, token })
 }
 
-/// The address for a client on the same host. The token goes only to addresses of this node.
+/// The token goes only to addresses of this node.
 fn address(server: &Server) -> Result<SocketAddr, String> {
-    let address = match server.address {
-        IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        address => address,
-    };
+    let address = on_this_host(server.address);
     // A process can bind only to an address of the node.
     if !address.is_loopback() && UdpSocket::bind((address, 0)).is_err() {
         return Err(format!("the kubelet's port is at {address}, which is no address of this node: it is not asked"));

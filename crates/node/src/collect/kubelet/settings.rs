@@ -101,7 +101,6 @@ pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> 
     Ok(settings)
 }
 
-/// Applies the flags.
 pub(crate) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<(), String> {
     if let Some(port) = flag(args, "healthz-port") {
         settings.healthz_port = port.parse().map_err(|_| unreadable("--healthz-port", port))?;
@@ -168,7 +167,6 @@ fn time_out(kubelet: &mut KubeletSettings, text: &str, source: SettingsSource) {
     kubelet.source = kubelet.source.max(source);
 }
 
-/// Applies a file.
 pub(crate) fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
     if let Some(port) = file.healthz_port {
         settings.healthz_port = port;

@@ -23,19 +23,23 @@ impl Proc {
     /// So many seconds after boot, and with so many ticks of processor time for a process.
     fn at(&self, uptime: u32, pid: i32, ticks: u64) -> &Self {
         self.write("uptime", format!("{uptime}.00 1.0\n"));
-        let path = self.file(&format!("{pid}/stat"));
-        let stat = fs::read_to_string(&path).unwrap();
-        let (name, rest) = stat.rsplit_once(')').unwrap();
-        let mut fields: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
-        // Field 14; the first one behind the name is field 3.
-        fields[11] = ticks.to_string();
-        fs::write(path, format!("{name}) {}", fields.join(" "))).unwrap();
+        set_field(&self.file(&format!("{pid}/stat")), 14, &ticks.to_string());
         self
     }
 
     fn scanner(&self) -> Processes {
         Processes::new(self.path())
     }
+}
+
+/// Changes one field of a `stat` file.
+fn set_field(path: &Path, number: usize, value: &str) {
+    let stat = fs::read_to_string(path).unwrap();
+    let (name, rest) = stat.rsplit_once(')').unwrap();
+    let mut fields: Vec<&str> = rest.split_whitespace().collect();
+    // The first one behind the name is field 3.
+    fields[number - 3] = value;
+    fs::write(path, format!("{name}) {}\n", fields.join(" "))).unwrap();
 }
 
 /// The pids of all plugins.

@@ -8,9 +8,13 @@ use nrh_core::observation::{ContainerState, RemovalState};
 
 /// Docker's own API is all there is.
 fn alone(docker: &Docker, named_by: NamedBy) -> Collectors {
-    let host = HostPaths { root: docker.socket().parent().unwrap().to_owned(), ..HostPaths::default() };
+    let settings = below(docker.socket().parent().unwrap());
+    // A kubelet of another test would name another runtime. Containers of this Docker are this process.
+    std::fs::create_dir_all(&settings.host.proc).unwrap();
+    let own = std::process::id().to_string();
+    std::os::unix::fs::symlink(Path::new("/proc").join(&own), settings.host.proc.join(own)).unwrap();
     let saved_endpoint = Some(Endpoint::docker(docker.socket(), named_by));
-    Collectors::start(CollectorSettings { saved_endpoint, host, ..settings() })
+    Collectors::start(CollectorSettings { saved_endpoint, ..settings })
 }
 
 /// cri-dockerd in front of it.

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::collect::HostPaths;
+use crate::cri::fake;
 use crate::docker::fake::{Fake as Docker, Say as Said, listed};
 use crate::proc::fake::{Entry, Proc, SHIM};
 use nrh_core::diagnose::diagnose;
@@ -41,34 +42,24 @@ fn annotations(objects: usize, beside: usize) -> std::collections::HashMap<Strin
 fn largest() -> Fake {
     let fake = Fake::start();
     let id = |number: usize| format!("{number:064x}");
+    let pod = |number: usize| [format!("import-28412345-{number:05}"), format!("11111111-2222-4333-8444-{number:012}")];
     let sandboxes = (0..SANDBOXES).map(|number| {
-        let metadata = Some(v1::PodSandboxMetadata {
-            name: format!("import-28412345-{number:05}"),
-            uid: format!("11111111-2222-4333-8444-{number:012}"),
-            namespace: "import".to_owned(),
-            attempt: 1,
-        });
+        let [name, uid] = pod(number);
         v1::PodSandbox {
             id: id(number),
-            metadata,
+            metadata: Some(fake::pod(&name, &uid, "import", 1)),
             annotations: annotations(SANDBOXES, 200),
             ..v1::PodSandbox::default()
         }
     });
     fake.say("ListPodSandbox", Say::message(&v1::ListPodSandboxResponse { items: sandboxes.collect() }));
     let containers = (0..CONTAINERS).map(|number| {
-        let label = |key: &str, value: String| (format!("io.kubernetes.{key}"), value);
+        let [name, uid] = pod(number);
         v1::Container {
             id: id(CONTAINERS + number),
             pod_sandbox_id: id(number),
             state: v1::ContainerState::ContainerExited as i32,
-            labels: [
-                label("pod.uid", format!("11111111-2222-4333-8444-{number:012}")),
-                label("pod.name", format!("import-28412345-{number:05}")),
-                label("pod.namespace", "import".to_owned()),
-                label("container.name", "work".to_owned()),
-            ]
-            .into(),
+            labels: fake::labels(&name, &uid, "import", "work"),
             annotations: annotations(CONTAINERS, 420),
             ..v1::Container::default()
         }

@@ -7,7 +7,7 @@ use k8s_cri::v1;
 use prost::encoding::encode_varint;
 
 use super::*;
-use crate::cri::fake::{Fake, Say};
+use crate::cri::fake::{Fake, Say, labels, pod};
 use crate::cri::{Cri, CriError};
 
 const MIB: usize = 1 << 20;
@@ -26,20 +26,13 @@ fn list(item: &impl Message, number: usize) -> Vec<u8> {
 
 /// A container as a kubelet has it made, with annotations of this size.
 fn container(annotations: usize) -> v1::Container {
-    let label = |key: &str, value: &str| (format!("io.kubernetes.{key}"), value.to_owned());
     v1::Container {
         id: "c".repeat(64),
         pod_sandbox_id: "5".repeat(64),
         metadata: Some(v1::ContainerMetadata { name: "work".to_owned(), attempt: 3 }),
         state: 1,
         created_at: 7,
-        labels: [
-            label("pod.uid", "11111111-2222-4333-8444-555555555555"),
-            label("pod.name", "import-28412345-abcde"),
-            label("pod.namespace", "import"),
-            label("container.name", "work"),
-        ]
-        .into(),
+        labels: labels("import-28412345-abcde", "11111111-2222-4333-8444-555555555555", "import", "work"),
         annotations: [("note".to_owned(), "x".repeat(annotations))].into(),
         ..v1::Container::default()
     }
@@ -47,15 +40,9 @@ fn container(annotations: usize) -> v1::Container {
 
 /// A sandbox of a pod whose author has written as much as the API takes: 256 KiB of annotations, and labels.
 fn sandbox(labels: usize) -> v1::PodSandbox {
-    let metadata = v1::PodSandboxMetadata {
-        name: "web-0".to_owned(),
-        uid: "u1".to_owned(),
-        namespace: "shop".to_owned(),
-        attempt: 1,
-    };
     v1::PodSandbox {
         id: "5".repeat(64),
-        metadata: Some(metadata),
+        metadata: Some(pod("web-0", "u1", "shop", 1)),
         labels: (0..labels).map(|number| (format!("l{number}"), String::new())).collect(),
         annotations: [("note".to_owned(), "x".repeat(256 << 10))].into(),
         ..v1::PodSandbox::default()

@@ -9,14 +9,8 @@ use super::*;
 fn without_first_thread(root: &Proc, entry: &Entry<'_>, threads: &[(i32, char, u64)]) {
     let folder = root.file(&entry.pid.to_string());
     let _ = fs::remove_dir_all(&folder);
-    let count = |folder: &std::path::Path| {
-        let stat = fs::read_to_string(folder.join("stat")).unwrap();
-        let (name, rest) = stat.rsplit_once(')').unwrap();
-        let mut fields: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
-        // Field 20: with the first thread.
-        fields[17] = (threads.len() + 1).to_string();
-        fs::write(folder.join("stat"), format!("{name}) {}\n", fields.join(" "))).unwrap();
-    };
+    // With the first thread.
+    let count = |folder: &Path| set_field(&folder.join("stat"), 20, &(threads.len() + 1).to_string());
     Entry { state: 'Z', args: "", ..*entry }.write(&folder);
     fs::remove_file(folder.join("exe")).unwrap();
     for name in ["cmdline", "wchan"] {
