@@ -41,8 +41,8 @@ pub(crate) async fn approve(client: Client, args: ApproveArgs) -> anyhow::Result
         let steps: Vec<WaitingStep<'_>> = waiting.iter().map(WaitingStep::new).collect();
         return print_as(args.print.output, &steps, |_| list_waiting(&waiting));
     };
-    let Some(approved @ (remediation, _)) = waiting.iter().find(|(_, step)| step.operation_id == operation) else {
-        bail!("operation {operation} does not wait for approval; these do:\n{}", list_waiting(&waiting));
+    let Some(chosen @ (remediation, _)) = waiting.iter().find(|(_, step)| step.operation_id == operation) else {
+        bail!("operation {operation} does not wait for approval{}", these_do(&waiting));
     };
     let api: Api<NodeRemediation> = Api::all(client.clone());
     let by = whoami(client).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn approve(client: Client, args: ApproveArgs) -> anyhow::Result
         refused(error, &what, "the verbs patch and approve on noderemediations: ClusterRole nrh:approver")
     })?;
     print_as(args.print.output, &written, |_| {
-        let (by, what, name) = (&approval.approved_by, summary(approved), &remediation.name);
+        let (by, what, name) = (&approval.approved_by, summary(chosen), &remediation.name);
         format!("approved by {by}: {what}; `kubectl get nrem {name}` shows the result\n")
     })
 }
@@ -104,26 +104,30 @@ fn waiting<'a>(remediations: &'a [Remediation], what: Option<&str>) -> anyhow::R
     let is_its = |(remediation, _): &&Waiting<'_>| remediation.node == what || remediation.name == what;
     let its: Vec<Waiting<'_>> = all.iter().filter(is_its).copied().collect();
     if its.is_empty() {
-        let others = if all.is_empty() { String::new() } else { format!("; these do:\n{}", list_waiting(&all)) };
-        bail!("no step of node or remediation {what} waits for approval{others}");
+        bail!("no step of node or remediation {what} waits for approval{}", these_do(&all));
     }
     Ok(its)
+}
+
+/// The steps that do wait, as the end of an error.
+fn these_do(waiting: &[Waiting<'_>]) -> String {
+    if waiting.is_empty() { String::new() } else { format!("; these do:\n{}", list_waiting(waiting)) }
 }
 
 /// The step on one line: action, fault, node and policy.
 fn summary(&(remediation, step): &Waiting<'_>) -> String {
     let text = format!("{} on node {}, policy {}", remediation.purpose(step), remediation.node, remediation.policy);
-    // Names come from the node: none may start a new line.
+    // Names come from the node: no character in one may change what the person who decides sees.
     bounded(&text, MAX_LINE)
 }
 
 /// The waiting steps, with the command that approves each.
 fn list_waiting(waiting: &[Waiting<'_>]) -> String {
     let mut text = String::new();
-    for waiting @ (remediation, step) in waiting {
+    for one @ (remediation, step) in waiting {
         let target = bounded(&serde_json::to_string(&step.target).unwrap_or_default(), MAX_LINE);
         // A write to a text does not fail.
-        let _ = writeln!(text, "{}", summary(waiting));
+        let _ = writeln!(text, "{}", summary(one));
         let _ = writeln!(text, "  waits since {}, target {target}", clock(step.scheduled_at));
         let command = remediation.approve_command(&step.operation_id);
         let _ = writeln!(text, "  details: kubectl describe nrh {}; approve: {command}", remediation.node);
@@ -164,6 +168,6 @@ mod tests {
         assert_eq!(waiting(&all, Some("w1-e")).unwrap().len(), 1);
         let error = waiting(&all, Some("w2")).unwrap_err().to_string();
         assert!(error.contains("node or remediation w2") && error.contains("w1-op"), "{error}");
-        assert_eq!(list_waiting(&[]), "no step waits for approval\n");
+        assert_eq!((list_waiting(&[]).as_str(), these_do(&[]).as_str()), ("no step waits for approval\n", ""));
     }
 }

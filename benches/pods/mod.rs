@@ -7,7 +7,7 @@ use serde_json::json;
 /// So many pods of one Deployment on the node.
 pub fn apply(bed: &Bed, node: &Node, name: &str, replicas: usize, args: &[&str]) -> Result<()> {
     let spec = json!({"nodeName": node.name, "containers": [work::container("main", args)]});
-    let mut deployment = work::set("Deployment", name, &spec);
+    let mut deployment = work::workload("Deployment", name, &spec);
     deployment["spec"]["replicas"] = json!(replicas);
     // More than 600 s to start 250 pods is no failure here.
     deployment["spec"]["progressDeadlineSeconds"] = json!(1200);

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::{Finding, Verdict};
 use crate::api::condition::standing_of;
 use crate::api::plain::plain;
+use crate::api::suspension::suspended_everywhere;
 use crate::api::view::guard::Guarded;
 use crate::api::{
     CONFIG_NAME, ConditionType, DEPLOYMENT_NAME, LEASE_NAME, NODE_NAMESPACE, RemediationConfig, RemediationPolicy,
@@ -226,10 +227,7 @@ pub(super) fn judge_policies(
 ) -> Vec<Finding> {
     let suspended = config.and_then(Suspend::suspended_by_text);
     let mut findings: Vec<Finding> = suspended
-        .map(|why| {
-            let message = format!("all remediation is suspended {why}; `nrh resume --all` lifts it, with `--force` if that was another person");
-            Finding::new("remediationconfig", Verdict::Warning, message)
-        })
+        .map(|why| Finding::new("remediationconfig", Verdict::Warning, suspended_everywhere(&why)))
         .into_iter()
         .collect();
     if policies.is_empty() {

@@ -121,7 +121,7 @@ fn a_policy_that_is_not_ready_is_named_with_its_error_and_a_suspension_with_its_
         "spec": {"suspend": true, "reason": "network", "suspendedBy": "ann"}}),
     );
     let judged = judge_policies(&[], Some(&config));
-    shows(&judged[0], Verdict::Warning, "suspended by ann: network");
+    shows(&judged[0], Verdict::Warning, "suspended in the whole cluster, by ann: network");
     shows(&judged[1], Verdict::Warning, "no step is planned");
 }
 

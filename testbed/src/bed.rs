@@ -136,7 +136,7 @@ impl Bed {
         self.kubectl_input(&["apply", "-f", "-"], &manifest.to_string()).map(drop)
     }
 
-    /// What `kubectl get` tells.
+    /// The answer of `kubectl get`, as JSON.
     pub fn get(&self, what: &[&str]) -> Result<Value> {
         Ok(serde_json::from_str(&self.kubectl(&[&["get", "-o", "json"], what].concat())?)?)
     }

@@ -1,5 +1,5 @@
-//! How long to wait for what happens in seconds on a machine that has nothing else to do. One that is busy, or emulated, is slow. No
-//! promise of the product is here: what passes does not need these limits.
+//! Limits of waits. On an idle machine all of this takes seconds; a busy or emulated one is slow. These are no deadlines of the
+//! product: a test of a deadline has a constant of its own.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ pub const SOON: Duration = Duration::from_mins(10);
 /// For the reboot of a machine, and for what has a longer threshold.
 pub const LONG: Duration = Duration::from_mins(40);
 
-/// Whoever asks starts a program, as a rule: a tenth of what has been waited for already, within these bounds.
-const SOONEST: Duration = Duration::from_millis(200);
-const LATEST: Duration = Duration::from_secs(3);
+/// A question starts a program, as a rule, so the pause between two grows: a tenth of the time waited, within these bounds.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Waits until something holds, as it [soon](SOON) does, prints how long that took, and tells it.
+/// Waits up to [`SOON`] until something holds; prints and returns how long that took.
 ///
 /// # Panics
 ///
@@ -33,7 +33,7 @@ pub fn until_within(what: &str, limit: Duration, mut holds: impl FnMut() -> bool
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep((start.elapsed() / 10).clamp(SOONEST, LATEST));
+        sleep((start.elapsed() / 10).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
     }
     println!("{what}: {:.1?}", start.elapsed());
     start.elapsed()

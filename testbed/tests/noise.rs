@@ -81,7 +81,7 @@ fn workload(bed: &Bed, target: &str) {
     let kind = if kind == "deployment" { "Deployment" } else { "DaemonSet" };
     let spec = json!({"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 5,
         "containers": [work::container("main", &["work"])]});
-    let mut object = work::set(kind, name, &spec);
+    let mut object = work::workload(kind, name, &spec);
     object["metadata"]["namespace"] = json!("kube-system");
     if kind == "Deployment" {
         object["spec"]["replicas"] = json!(12);

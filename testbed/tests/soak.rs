@@ -110,7 +110,7 @@ fn worker(bed: &Bed, node: &Node) -> String {
 fn workload(bed: &Bed, kind: &str, name: &str) {
     let spec = json!({"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
         "containers": [work::container("main", &["work"])]});
-    bed.apply(&work::set(kind, name, &spec)).unwrap();
+    bed.apply(&work::workload(kind, name, &spec)).unwrap();
 }
 
 /// What the probe says on the node itself. It may be held up for seconds where the machine is: it asks for little of a

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use nrh_testbed::patience::ENDS;
+use nrh_testbed::patience::SOON;
 use nrh_testbed::process::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -18,7 +18,7 @@ fn supervise(log: &Path, options: &[&str], script: &str) -> Child {
 
 fn until(log: &Path, what: &str) -> String {
     let text = || fs::read_to_string(log).unwrap_or_default();
-    assert!(wait_until(ENDS, || text().contains(what)), "no {what:?} in\n{}", text());
+    assert!(wait_until(SOON, || text().contains(what)), "no {what:?} in\n{}", text());
     text()
 }
 
@@ -47,7 +47,7 @@ fn the_order_to_end_is_passed_on() {
     let ready = dir.path().join("ready");
     let script = format!("trap 'exit 7' TERM; : >{}; while :; do sleep 0.05; done", ready.display());
     let mut child = supervise(&log, &[], &script);
-    assert!(wait_until(ENDS, || ready.exists()));
+    assert!(wait_until(SOON, || ready.exists()));
     terminate(&mut child);
     let text = fs::read_to_string(&log).unwrap();
     assert!(text.contains("exit status: 7") && text.ends_with("asked to end\n"), "{text}");

@@ -161,8 +161,8 @@ fn staged(name: &str, policy: Option<&str>, test: impl AsyncFnOnce(Stage<'_>) ->
     bed.down().unwrap();
 }
 
-/// Asks again and again until there is an answer. A Job that starts too late is withdrawn, and its node may still execute it for almost
-/// six minutes.
+/// Asks again and again until there is an answer, up to [`SOON`]: a Job that starts too late is withdrawn, and its node may still
+/// execute it for almost six minutes.
 async fn until<T>(what: &str, ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     until_within(what, SOON, ask).await
 }

@@ -134,7 +134,7 @@ pub struct State {
     started: Started,
 }
 
-/// When this process began to watch.
+/// When this process began to watch: the time of `State::default()`.
 #[derive(Debug)]
 struct Started(Instant);
 

@@ -17,7 +17,8 @@ pub const NO_OWNER: &str = "None";
 pub(crate) const MAX_KEYS: usize = 256;
 /// Longest key of a label, in bytes.
 pub(crate) const MAX_KEY: usize = 317;
-/// The key of a label: at most 63 characters, perhaps after a domain and a slash. A dot stands in brackets, as CEL takes it.
+/// The key of a label: at most 63 characters, perhaps after a domain and a slash. A dot stands in brackets, so that CEL
+/// takes it as it is.
 pub const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$";
 /// Longest value of a label, and longest kind of an owner, in bytes.
 const MAX_VALUE: usize = 63;

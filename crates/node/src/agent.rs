@@ -192,7 +192,7 @@ impl Agent {
         if let Some(outcome) = self.known(command).await? {
             return Ok(outcome);
         }
-        let first_read = self.admit(command).await?;
+        let first_read = self.first_read_in_time(command).await?;
         let began = Instant::now();
         let longest = self.checker.longest_check(command.fault_type);
         let checked = tokio::time::timeout(longest, execute::check(&self.checker, command, &admitted)).await;
@@ -246,8 +246,8 @@ impl Agent {
         Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
     }
 
-    /// Admits the command if it is from the newest leader and in time. Returns when it was first read.
-    async fn admit(&self, command: &ActionCommand) -> Result<Moment, Refusal> {
+    /// Checks that the command is from the newest leader and in time. Returns when it was first read.
+    async fn first_read_in_time(&self, command: &ActionCommand) -> Result<Moment, Refusal> {
         let (claims, epoch) = (self.claims.clone(), command.epoch);
         let raised = self
             .checker

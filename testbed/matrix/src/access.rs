@@ -59,7 +59,7 @@ pub struct Row {
     pub what: String,
     /// Verbs as RBAC knows them; each has the same answers.
     pub verbs: Vec<String>,
-    /// Path of the object; without one, that of the row before. `{NAME}` stands for what the test has found or made.
+    /// Path of the object. `{NAME}` stands for what the test has found or made.
     #[serde(default)]
     pub path: String,
     /// Sub-resource, with what follows it in a path.
@@ -130,16 +130,7 @@ impl Access {
     /// When the file cannot be read, a row has not one answer for each account, or names no policy where one refuses.
     pub fn read(file: &Path) -> Result<Self> {
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-        let mut access: Self = serde_saphyr::from_str(&text).with_context(|| format!("in {}", file.display()))?;
-        for table in &mut access.tables {
-            let mut before = String::new();
-            for row in table.rows.iter_mut().filter(|row| row.review.is_none()) {
-                if row.path.is_empty() {
-                    row.path.clone_from(&before);
-                }
-                before.clone_from(&row.path);
-            }
-        }
+        let access: Self = serde_saphyr::from_str(&text).with_context(|| format!("in {}", file.display()))?;
         for row in access.rows() {
             access.check(row).with_context(|| format!("{}: {}, {}", file.display(), row.what, row.verbs.join(" ")))?;
         }

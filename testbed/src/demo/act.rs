@@ -44,9 +44,7 @@ pub(super) trait Act {
     /// What may differ afterwards.
     fn allowed(&self, stage: &Stage) -> Allowed;
     /// What the operator may write beside its own objects.
-    fn writes(&self, stage: &Stage) -> Vec<Write> {
-        ["create", "delete"].map(|verb| Write::new(verb, "jobs", &stage.sick.name)).into()
-    }
+    fn writes(&self, stage: &Stage) -> Vec<Write>;
     /// Longest time from the injection to a cure; then the act has failed.
     fn limit(&self) -> Duration {
         Duration::from_mins(10)

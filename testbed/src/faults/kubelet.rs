@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::{KubeletStart, Node};
-use crate::patience::SOON;
+use crate::patience::{ENDS, SOON};
 use crate::process::{self, Identity, wait_until};
 
 /// Freezes a pod's shim and restarts the kubelet, which asks for every container behind it twice, 15 s each, before it
@@ -67,7 +67,7 @@ pub(super) fn bring_mount_down(node: &Node, victim: &Victim) -> Result<()> {
 pub fn kill_kubelet(node: &Node) -> Result<()> {
     let process = kubelet(node)?;
     node.signal(process, Signal::KILL)?;
-    ensure!(node.wait_gone(process, SOON), "kubelet {} does not end", process.pid);
+    ensure!(node.wait_gone(process, ENDS), "kubelet {} does not end", process.pid);
     Ok(())
 }
 

@@ -13,8 +13,8 @@ use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::view::{self, Process};
 
-/// How long the blocked call stays out at most; when it is given up the list comes back.
-const UPDATE: Duration = Duration::from_mins(10);
+/// How long the blocked call stays out at most; when it is given up the list comes back. Longer than any test waits for the fault.
+const UPDATE: Duration = Duration::from_mins(20);
 /// How long each of several updates stays out: less than a probe takes for a list that hangs.
 const SLOW_UPDATE: Duration = Duration::from_secs(45);
 /// An attempt to which no kubelet comes: a name that the pod has had is reserved.
@@ -28,18 +28,19 @@ const LIST: Duration = Duration::from_secs(2);
 /// Freezes a pod's shim and updates the resources of one of its containers: containerd holds that container's status
 /// meanwhile, and every list of containers waits for it. Ends with the process that injects it.
 pub fn block_update(node: &Node, pod_uid: &str) -> Result<Injection> {
-    send_updates(node, pod_uid, Fault::BlockedUpdate, UPDATE)
+    send_updates(node, pod_uid, Fault::BlockedUpdate, UPDATE, false)
 }
 
 /// As [`block_update`], but each update is given up after 45 s and the next one follows: lists of containers take so long
 /// and come back, again and again, and with them each relist of the kubelet. Ends with the shim's stop, or with
 /// the process that injects it.
 pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
-    send_updates(node, pod_uid, Fault::SlowLists, SLOW_UPDATE)
+    send_updates(node, pod_uid, Fault::SlowLists, SLOW_UPDATE, true)
 }
 
-/// Sends one update to a frozen shim, and others for as long as it is frozen where that is to make lists slow.
-fn send_updates(node: &Node, pod_uid: &str, fault: Fault, limit: Duration) -> Result<Injection> {
+/// Freezes the shim and sends it an update, which blocks. With `again`, sends the next whenever one was given up, for as long as the
+/// shim is frozen.
+fn send_updates(node: &Node, pod_uid: &str, fault: Fault, limit: Duration, again: bool) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let container = frozen.victim.containers.first().cloned().context("the pod has no running container")?;
     let shim = frozen.victim.process.context("the pod has no shim")?;
@@ -50,7 +51,7 @@ fn send_updates(node: &Node, pod_uid: &str, fault: Fault, limit: Duration) -> Re
         loop {
             // It ends with the shim's answer or death, or is given up, which is what is wanted: nobody asks how it went.
             let _ = view::update_container(&update, &container, limit);
-            if fault == Fault::BlockedUpdate || node_of_shim.state(shim) != Some('T') {
+            if !again || node_of_shim.state(shim) != Some('T') {
                 break;
             }
         }

@@ -21,7 +21,7 @@ const HOLD: &str = "/run/nrh-hold-runc";
 /// What a call that hangs waits for.
 pub(crate) const NOBODY_WRITES: &str = "/run/nrh-nobody-writes";
 /// How long the caller of a `create` that hangs waits for it. A kubelet gives up after four minutes, and containerd ends the script then.
-const DEADLINE: Duration = Duration::from_mins(15);
+const DEADLINE: Duration = Duration::from_mins(25);
 
 /// The script, which calls the real runtime so. What hangs is the shell itself, without a child that would outlive it.
 pub(crate) fn script(call: &str) -> String {

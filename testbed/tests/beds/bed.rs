@@ -8,20 +8,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nrh_testbed::{Bed, BedOptions, KubeletStart, patience::SOON, process, work};
+use nrh_testbed::{
+    Bed, BedOptions, KubeletStart,
+    patience::{ENDS, SOON},
+    process, work,
+};
 use serde_json::{Value, json};
 
 use crate::shared::{is_root, room};
 
 /// Asks again until the answer satisfies; fails with the last answer.
-fn eventually<T: std::fmt::Debug>(mut ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    let end = Instant::now() + SOON;
+fn eventually<T: std::fmt::Debug>(limit: Duration, mut ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
+    let end = Instant::now() + limit;
     loop {
         let answer = ask();
         if good(&answer) {
             return answer;
         }
-        assert!(Instant::now() < end, "after {SOON:?} still {answer:?}");
+        assert!(Instant::now() < end, "after {limit:?} still {answer:?}");
         sleep(Duration::from_millis(200));
     }
 }
@@ -31,7 +35,7 @@ fn daemon_set(name: &str, host_network: bool) -> Value {
     let reach = work::container("reach", &["reach"]);
     let spec = json!({"hostNetwork": host_network, "terminationGracePeriodSeconds": 1, "initContainers": [reach],
         "containers": [work::container("work", &["work"])]});
-    work::set("DaemonSet", name, &spec)
+    work::workload("DaemonSet", name, &spec)
 }
 
 /// Node and state of each pod with a label: `real-1 Running true 0`.
@@ -59,7 +63,7 @@ pub fn two_real_nodes_run_pods(bed: &Bed) {
         bed.apply(&daemon_set(name, host_network)).unwrap();
     }
     for name in ["pod-network", "host-network"] {
-        eventually(|| pods(bed, name), |pods| *pods == BOTH_RUN);
+        eventually(SOON, || pods(bed, name), |pods| *pods == BOTH_RUN);
     }
     assert!(bed.kubectl(&["logs", "daemonset/pod-network", "-c", "reach"]).unwrap().contains("10.0.0.1:443 answers"));
 
@@ -67,7 +71,7 @@ pub fn two_real_nodes_run_pods(bed: &Bed) {
     programs_stop_and_start(bed);
     requests_are_recorded(bed);
     bed.kubectl(&["delete", "daemonset", "pod-network", "host-network"]).unwrap();
-    eventually(|| [pods(bed, "pod-network"), pods(bed, "host-network")].concat(), Vec::is_empty);
+    eventually(SOON, || [pods(bed, "pod-network"), pods(bed, "host-network")].concat(), Vec::is_empty);
 }
 
 /// What a node finds at the paths where everybody looks, and that nothing of it is the machine's.
@@ -127,10 +131,10 @@ fn programs_stop_and_start(bed: &Bed) {
     };
     let before = renewed();
     node.start_kubelet(KubeletStart::default()).unwrap();
-    eventually(kubelets, |&n| n == 1);
+    eventually(ENDS, kubelets, |&n| n == 1);
     // Until it reports, what the API says of its pods is from before its stop.
-    eventually(renewed, |now| !now.is_empty() && *now != before);
-    eventually(|| pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
+    eventually(SOON, renewed, |now| !now.is_empty() && *now != before);
+    eventually(SOON, || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
 }
 
 fn requests_are_recorded(bed: &Bed) {
@@ -177,7 +181,7 @@ fn a_killed_owner_leaves_nothing_running() {
     assert!(process::members("net", &network).len() > 8);
 
     drop(owner);
-    eventually(|| process::members("net", &network), Vec::is_empty);
+    eventually(ENDS, || process::members("net", &network), Vec::is_empty);
     assert!(!bed.realm().alive());
     drop(bed);
     // Folders cannot remove themselves: the next bed does it.

@@ -53,7 +53,7 @@ impl Stage {
             "volumes": [{"name": "causes", "hostPath": {"path": "/run/causes", "type": "DirectoryOrCreate"}}],
             "containers": [container],
         });
-        self.bed.apply(&work::set("DaemonSet", &name, &spec)).unwrap();
+        self.bed.apply(&work::workload("DaemonSet", &name, &spec)).unwrap();
     }
 
     fn pods(&self) -> Vec<Pod> {

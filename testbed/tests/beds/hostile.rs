@@ -55,10 +55,11 @@ fn join(place: Place) -> Option<(Guest, Node)> {
     Some((bed, node))
 }
 
-fn pod(bed: &Bed, node: &Node, name: &str, spec: &Value) {
+/// Makes a pod of the usual container, with these fields of its spec instead.
+fn pod(bed: &Bed, node: &Node, name: &str, changes: &Value) {
     let mut pod = work::pod(name, &node.name);
     pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
-    pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    pod["spec"].as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     bed.apply(&pod).unwrap();
 }
 
@@ -255,7 +256,7 @@ fn a_slow_rolling_update_of_a_daemon_set_is_no_stuck_pod() {
     let grace = 5;
     let spec = json!({"nodeSelector": {"kubernetes.io/hostname": node.name}, "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": grace, "containers": [work::container("work", &["work"])]});
-    bed.apply(&work::set("DaemonSet", "rolled", &spec)).unwrap();
+    bed.apply(&work::workload("DaemonSet", "rolled", &spec)).unwrap();
     let pods = || {
         let pods = view::pods(&bed, Some(&node.name)).unwrap();
         pods.into_iter().filter(|pod| pod.owner.as_deref() == Some("rolled")).collect::<Vec<_>>()

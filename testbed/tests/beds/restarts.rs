@@ -89,7 +89,7 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node, careless: &Nod
             {"matchExpressions": [{"key": "restarts", "operator": "DoesNotExist"}]}]}}},
         "containers": [work::container("work", &["work"])],
     });
-    bed.apply(&work::set("DaemonSet", "work", &spec)).unwrap();
+    bed.apply(&work::workload("DaemonSet", "work", &spec)).unwrap();
     operator::wait(bed).unwrap();
     bed.kubectl(&["label", "node", &careless.name, "restarts/careless=true"]).unwrap();
     let rule = |name: &str, fault: &str, action: &str, with: Value| {

@@ -65,5 +65,5 @@ fn workload(bed: &Bed, name: &str, containers: usize, node: &Value) {
     let container = |number: usize| work::container(&format!("work-{number}"), &["work"]);
     let containers: Vec<Value> = (0..containers).map(container).collect();
     let spec = json!({"nodeSelector": node, "tolerations": [{"operator": "Exists"}], "containers": containers});
-    bed.apply(&work::set("DaemonSet", name, &spec)).unwrap();
+    bed.apply(&work::workload("DaemonSet", name, &spec)).unwrap();
 }

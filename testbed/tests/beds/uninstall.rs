@@ -82,7 +82,8 @@ fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>
     };
     assert!(labelled().lines().count() > 30, "{}", labelled());
     let folder = nrh_testbed::workspace().join("config/default").display().to_string();
-    kubectl(&["delete", "-k", &folder, "--timeout=480s"]);
+    // The namespaces take what is in them along.
+    kubectl(&["delete", "--ignore-not-found", "-k", &folder, "--timeout=480s"]);
 
     assert_eq!(labelled(), "");
     assert_eq!(everything(bed), *before);

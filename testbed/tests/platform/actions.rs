@@ -1,9 +1,9 @@
 //! The actions on a node that no incident of the demo needs, each once: restarts of both units, a taint, and a reboot that another tool
 //! does for a mark.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use nrh_testbed::patience::{LONG, until, until_within};
+use nrh_testbed::patience::{LONG, SOON, until, until_within};
 use nrh_testbed::{Bed, Node, faults as inject};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub fn are_taken(bed: &mut Bed) -> String {
     // Where one unit runs both, its end is that of both.
     let restarts = if runtime == kubelet { &restarts[..0] } else { &restarts[..] };
     for (unit, action) in restarts {
-        let seconds = resolved(bed, &node, action, || drop(node.script(FAIL, &[unit]).unwrap()));
+        let seconds = resolved(bed, &node, SOON, action, || drop(node.script(FAIL, &[unit]).unwrap()));
         node.script(UNDO, &[unit]).unwrap();
         println!("{action} of {unit}: resolved after {seconds} s");
     }
@@ -51,13 +51,13 @@ pub fn are_taken(bed: &mut Bed) -> String {
 }
 
 /// Waits until a remediation has resolved what happens, by this action and once; returns the seconds.
-fn resolved(bed: &Bed, node: &Node, action: &str, happens: impl FnOnce()) -> u64 {
+fn resolved(bed: &Bed, node: &Node, within: Duration, action: &str, happens: impl FnOnce()) -> u64 {
     let known = remediations(bed, &node.name).len();
     let new = || remediations(bed, &node.name).into_iter().nth(known).unwrap_or_default();
     let began = Instant::now();
     happens();
-    until_within(&format!("{action} is over, or its time"), LONG + LONGEST_LOOK, || {
-        has_ended(&new()) || began.elapsed() > LONG
+    until_within(&format!("{action} is over, or its time"), within + LONGEST_LOOK, || {
+        has_ended(&new()) || began.elapsed() > within
     });
     let done = new();
     let attempts = done["status"]["attempts"].as_array().cloned().unwrap_or_default();
@@ -71,7 +71,7 @@ fn marked(bed: &Bed, node: &Node) {
     let boot = || node.read(BOOT_ID).unwrap_or_default();
     let (before, victim) = (boot(), victim(bed, node));
     let taints = || bed.kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.taints[*].key}"]).unwrap();
-    let seconds = resolved(bed, node, "MarkForReboot", || {
+    let seconds = resolved(bed, node, LONG, "MarkForReboot", || {
         inject::freeze_shim(node, &victim.uid).unwrap();
         until("the node is marked", || node.read(MARK).is_ok());
         assert!(taints().contains("runtimehealth.io/unhealthy"), "{}", taints());

@@ -4,12 +4,16 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::patience::{LONG, until, until_within};
+use nrh_testbed::patience::until_within;
 use nrh_testbed::{Bed, Node};
 use serde_json::json;
 
 use crate::{faults_of, names, platform, use_policy};
 
+/// The longest threshold is ten minutes.
+const NAMED: Duration = Duration::from_mins(20);
+/// `Ready` of a node follows its kubelet's silence after 50 s. Less than the five minutes until the next report.
+const NOTICED: Duration = Duration::from_mins(3);
 /// Changes of `Ready` that are flapping.
 const CHANGES: usize = 6;
 /// A condition that another tool writes, and a policy that asks for it.
@@ -110,7 +114,7 @@ fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
         node.script(fault.make, &[]).unwrap();
         all.push(Made { fault, at, undone: None, seen: Seen::of(fault.kind, platform().runtime(), Way::Real) });
     }
-    until_within(&format!("the faults of {} are named and taken back", node.name), LONG, || {
+    until_within(&format!("the faults of {} are named and taken back", node.name), NAMED, || {
         let reported = faults_of(bed, &node.name);
         for one in &mut all {
             let found = reported.iter().find(|fault| fault["type"] == one.fault.kind);
@@ -135,7 +139,7 @@ fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
 /// Waits until a node's object names a fault, or names it no more; returns the seconds.
 fn named(bed: &Bed, node: &Node, kind: &str, is_named: bool) -> Option<u64> {
     let what = format!("{kind} is {} of {}", if is_named { "said" } else { "no longer said" }, node.name);
-    seconds(until(&what, || names(bed, &node.name, kind) == is_named))
+    seconds(until_within(&what, NOTICED, || names(bed, &node.name, kind) == is_named))
 }
 
 /// A condition as another tool writes it.
@@ -163,7 +167,7 @@ fn flapping(bed: &Bed, node: &Node) {
     for change in 0..CHANGES {
         let stops = change % 2 == 0;
         node.script(KUBELET, &[if stops { "STOP" } else { "CONT" }]).unwrap();
-        until("the node's Ready follows its kubelet", || ready() != stops);
+        until_within("the node's Ready follows its kubelet", NOTICED, || ready() != stops);
         sleep(Duration::from_secs(2));
     }
     named(bed, node, "NodeFlapping", true);

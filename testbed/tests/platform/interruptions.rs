@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::patience::{SOON, until, until_within};
+use nrh_testbed::patience::{until, until_within};
 use nrh_testbed::{Bed, Node, assets, faults as inject, operator, view};
 use serde_json::{Value, json};
 
@@ -14,6 +14,8 @@ use crate::{BOOT_ID, faults_of, has_ended, names, platform, remediations, report
 const QUIET: Duration = Duration::from_mins(1);
 /// How long a machine does not run.
 const PAUSED: Duration = Duration::from_mins(10);
+/// The threshold of the fault, and what an emulated machine adds.
+const ATTEMPTED: Duration = Duration::from_mins(5);
 /// How long a machine has no network.
 const UNPLUGGED: Duration = Duration::from_mins(5);
 
@@ -179,7 +181,7 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption<'_>) -> String {
     };
     let before = node.read(BOOT_ID).unwrap();
     inject::freeze_shim(&node, &victim.uid).unwrap();
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + ATTEMPTED;
     while attempts(bed).is_empty() {
         assert!(Instant::now() < end, "nothing is done about it");
         sleep(Duration::from_millis(300));

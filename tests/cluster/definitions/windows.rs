@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 use crate::objects::policy;
 
+/// From this minor version of Kubernetes on, rules about the spec do not refuse a status.
+const STATUS_IS_LET_BE: u32 = 33;
 /// As many windows as a policy may have.
 const AT_ONCE: usize = 16;
 
@@ -156,7 +158,16 @@ pub fn that_stand_are_let_be(bed: &Bed, crds: &str) {
     };
     patch(&[], &json!({"metadata": {"labels": {"a": "b"}}})).unwrap();
     patch(&[], &json!({"spec": {"suspend": true}})).unwrap();
-    patch(&["--subresource=status"], &json!({"status": {"selected": 3}})).unwrap();
+    let status = patch(&["--subresource=status"], &json!({"status": {"selected": 3}}));
+    let version: Value = serde_json::from_str(&bed.kubectl(&["get", "--raw", "/version"]).unwrap()).unwrap();
+    let minor: u32 = version["minor"].as_str().unwrap().parse().unwrap();
+    match status {
+        Ok(_) => assert!(minor >= STATUS_IS_LET_BE),
+        Err(error) => assert!(
+            minor < STATUS_IS_LET_BE && format!("{error:#}").contains("unknown time zone europe/berlin"),
+            "{error:#}"
+        ),
+    }
     let mut more = bad.clone();
     more[0]["duration"] = json!("2h");
     let error = format!("{:#}", patch(&[], &json!({"spec": {"windows": more}})).unwrap_err());

@@ -18,7 +18,7 @@ use crate::interruptions::{Stage, kill, start, until, until_within};
 const NODE: &str = "hears";
 const PROBE: &str = "system:serviceaccount:nrh-node:nrh-probe";
 /// At rest a probe reports every five minutes. What is answered within this time did not wait for a report.
-const SOON: Duration = Duration::from_mins(3);
+const BEFORE_A_REPORT: Duration = Duration::from_mins(3);
 /// Until nothing new is seen any more, and nothing was asked for some time.
 const REST: Duration = Duration::from_secs(20);
 
@@ -52,8 +52,10 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     let asked = Instant::now();
     let patch = Patch::Merge(json!({"spec": {"checkSequence": 41}}));
     commands.patch(NODE, &PatchParams::default(), &patch).await.context("as the controller does")?;
-    until_within("an answer to the controller", SOON, async || Ok((sequence(&reports).await? != before).then_some(())))
-        .await?;
+    until_within("an answer to the controller", BEFORE_A_REPORT, async || {
+        Ok((sequence(&reports).await? != before).then_some(()))
+    })
+    .await?;
     println!("the controller's request was answered after {:.1} s", asked.elapsed().as_secs_f64());
 
     // There is no runtime to ask, so nobody knows.
@@ -107,7 +109,7 @@ async fn sequence(reports: &Api<NodeRuntimeHealth>) -> Result<Option<u64>> {
 async fn checked(stage: &Stage<'_>, name: &str) -> Result<Duration> {
     let (reports, asked): (Api<NodeRuntimeHealth>, _) = (Api::all(stage.admin.clone()), Instant::now());
     reports.patch(NODE, &PatchParams::default(), &Patch::Merge(json!({"spec": {"checkRequested": name}}))).await?;
-    until_within("its answer", SOON, async || {
+    until_within("its answer", BEFORE_A_REPORT, async || {
         let probe = reports.get(NODE).await?.status.and_then(|status| status.probe);
         Ok(probe.filter(|probe| probe.check_answered.as_deref() == Some(name)))
     })

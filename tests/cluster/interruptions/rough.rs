@@ -184,6 +184,7 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
 /// Waits until all are, and never more are in work than may be; how often the leader was replaced.
 async fn all_are_resolved(stage: &Stage<'_>, way: &kube::Client, nodes: &[String]) -> Result<usize> {
     let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    // A Job that starts too late costs six minutes, and a busy machine has several.
     let (ends, mut leader, mut replaced) = (Instant::now() + LONG, start(way), 0);
     loop {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -79,7 +79,6 @@ impl View for RemediationConfig {
 }
 
 fn suspend(by: Option<String>, snapshot: &mut Snapshot) -> bool {
-    let by = by.map(|by| if by.is_empty() { "nobody is named".to_owned() } else { by });
     let was = std::mem::replace(&mut snapshot.suspended, by);
     was != snapshot.suspended
 }

@@ -51,7 +51,7 @@ impl Applier {
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
-                // The disruption budgets of the pod that it ends may refuse it, or the API server refuses to answer.
+                // The disruption budgets of the pod that the command ends may refuse it. A final refusal by the API server is a result too.
                 Operation::RunJob(command) | Operation::GiveCommand(command) => {
                     let weighed = Box::pin(self.ends_too_many(request, command)).await;
                     weighed.or_else(|error| settle(Err(error)).map(Some))

@@ -26,7 +26,7 @@ impl Applier {
         let what = || format!("reading NodeRemediation {name}");
         let read = match bounded(what, api.get(name)).await {
             Ok(read) => read,
-            Err(error) => return Err(self.read_after(error, name).await),
+            Err(error) => return Err(self.refresh_after(error, name).await),
         };
         if read.uid().as_deref() != Some(&uid) || read.resource_version().as_deref() != Some(&version) {
             read.fold(&mut self.cache.lock(), Instant::now());
@@ -84,7 +84,7 @@ impl Applier {
                 written.clone().fold(&mut self.cache.lock(), Instant::now());
                 Ok(written)
             }
-            Err(error) => Err(self.read_after(error, name).await),
+            Err(error) => Err(self.refresh_after(error, name).await),
         }
     }
 }

@@ -152,12 +152,12 @@ impl Applier {
                 }
                 Ok(())
             }
-            Err(error) => Err(self.read_after(error, &remediation.name).await),
+            Err(error) => Err(self.refresh_after(error, &remediation.name).await),
         }
     }
 
-    /// After an error that shows another state of the remediation than expected, reads it again.
-    pub(super) async fn read_after(&self, error: CallError, name: &str) -> ApplyError {
+    /// Passes the error on. If it shows that the remediation is not as expected, reads it again first.
+    pub(super) async fn refresh_after(&self, error: CallError, name: &str) -> ApplyError {
         if error.is_conflict() || error.is_not_found() {
             self.refresh_remediation(name).await;
         }

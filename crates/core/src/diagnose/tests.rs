@@ -94,13 +94,14 @@ enum Said {
 
 use Said::{Clean, Sick, Unknown};
 
+#[track_caller]
 fn said(node: &Node, kind: FaultType, key: &str) -> Said {
     let findings = node.findings();
     match (&of_node(&findings)[..], clean_at(&findings, kind, key)) {
         ([], Some(_)) => Clean,
         ([], None) => Unknown,
         ([one], None) if one.kind == kind && one.key == key => Sick,
-        (told, clean) => panic!("clean at {clean:?}, sighted: {told:?}"),
+        (told, clean) => panic!("{kind} of {key}: clean at {clean:?}, sighted: {told:?}"),
     }
 }
 

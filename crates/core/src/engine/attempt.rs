@@ -50,8 +50,9 @@ pub(super) fn announce(remediation: &mut Remediation, record: &StepRecord, how: 
     }
 }
 
-/// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None`: the attempt ends here.
-/// The remediation stops, the fault is gone (message `gone`), the node is in another boot, or the policy has no such step.
+/// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None`: the
+/// attempt ends here, because the remediation stops, the fault is gone (message `gone`), the node is in another boot,
+/// or the policy has no such step.
 pub(super) fn purpose<'p>(
     cx: PolicyContext<'p>,
     update: &mut RemediationUpdate,

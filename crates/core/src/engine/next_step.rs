@@ -151,7 +151,8 @@ fn is_skipped(
 ) -> bool {
     let mut open_fault = open_fault.clone();
     let procedure = procedure::of(&step.action);
-    // A new remediation skips such a step, but none that isolates the node where others are possible. An open remediation waits.
+    // A new remediation skips such a step, but not one that isolates the node, unless nothing at all may be tried
+    // there. An open remediation waits.
     let is_new =
         |block: &Block| update.remediation.identity.is_none() && (block.prevents_any_try() || !step.action.contains());
     if let Some(block) = select::require_available(cx, &open_fault, step).err().filter(is_new) {

@@ -212,6 +212,7 @@ fn begin(
     let PolicyContext { ctx, node, policy } = cx;
     let scope = cx.scope();
     let mut ready: Vec<_> = candidate.ready.clone();
+    // After a storm only some faults go on, and each kind may have a limit. Other faults of the node go on.
     retain(&mut ready, |seen, rule| readiness::after_storm(cx, seen.fault.kind, rule, slots))?;
     retain(&mut ready, |seen, _| scope?.fault_limit_reached(seen.fault.kind, node.name, slots).map(Block::from))?;
     if policy.mode == Mode::DryRun {

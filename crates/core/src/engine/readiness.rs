@@ -102,7 +102,8 @@ pub(super) fn held_after_storm(
     faults.filter_map(held).collect()
 }
 
-/// Whether the first step that applies, and the first that resolves the fault, may be taken. No node is drained for a blocked step.
+/// Whether the first step that applies, and the first that resolves the fault, may be taken. No node is cordoned or
+/// drained for a blocked step.
 fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Result<(), Block> {
     let mut open_fault = seen.opened(cx.snapshot.now, rule);
     let mut notes = Vec::new();

@@ -65,7 +65,8 @@ fn interruption(
     (gave_way.count() < GIVES_WAY).then_some((StepState::Cancelled, message))
 }
 
-/// Checks that another round may begin. It needs no open window, and the node's action limit does not count: the step itself does.
+/// Checks that another round may begin. It needs no open window and ignores the node's action limit: the step itself
+/// counts towards it.
 fn may_go_on<'f>(
     cx: PolicyContext<'f>,
     remediation: &Remediation,

@@ -22,6 +22,7 @@ const MAX_UNCORROBORATED: Amount = Amount::Percent(5);
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub policy: &'a Policy,
+    /// Why no policy starts anything, if so.
     suspended: Option<String>,
     /// Why no step of the policy may be taken at this time of day, if so.
     pub shut: Option<Shut>,

@@ -199,8 +199,9 @@ impl<'a> StormDetector<'a> {
     }
 }
 
-/// How many remediations resolved the fault by an action and began after the last one that did not help. One that has tried nothing
-/// is no evidence. Nor is a new fault: it may have been resolved before it showed that many nodes have it.
+/// How many remediations resolved the fault by an action and began after the last one that did not help. One that has
+/// tried nothing is no evidence. Nor is a fault that was remediated while it was new: it may have been resolved before
+/// it showed that many nodes have it.
 fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Remediation>, now: Timestamp) -> u32 {
     let is_mine = |remediation: &&Remediation| {
         let is_over = matches!(remediation.phase, Phase::Succeeded | Phase::Failed | Phase::Quarantined);

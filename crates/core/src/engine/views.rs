@@ -1,4 +1,4 @@
-//! The status view of a node. No text here contains an age: the object would be written with every check.
+//! The status view of a node. No text here contains an age. Otherwise the object would be written with every check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -46,7 +46,8 @@ pub(super) const FILES: FaultSpec = FaultSpec {
 /// Share of a limit, in percent, from which it is about to run out. By then the kernel refuses some requests for several at once.
 /// Each start of a container needs dozens of threads.
 pub const EXHAUSTED_PERCENT: u8 = 90;
-/// Share below which the resource is healthy. In between nothing is reported, or a number at the edge would be again and again.
+/// Share below which the resource is healthy. In between nothing is reported. Otherwise a number at the edge would be
+/// reported again and again.
 const HEALTHY_PERCENT: u8 = 80;
 
 /// Detects the exhaustion of process ids. Processes and threads count alike.

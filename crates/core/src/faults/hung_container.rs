@@ -243,7 +243,8 @@ fn key(group: &Group<'_>) -> String {
     format!("{uid}/{}", group.id)
 }
 
-/// The shim behind a group, or the conmon. It mostly serves a sandbox with containerd, and one container with Docker and CRI-O.
+/// The shim behind a group, or the conmon. With containerd it usually serves a sandbox, with Docker and CRI-O one
+/// container.
 fn shim_of<'a>(
     group: &Group<'_>,
     answers: &Answers<'_>,

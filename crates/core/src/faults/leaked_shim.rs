@@ -60,7 +60,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         if is_conmon != of_crio {
             continue;
         }
-        let proof = match orphan_state(id, lists) {
+        let judged = match orphan_state(id, lists) {
             OrphanState::Needed => Err(Verdict::Clean { checked: both }),
             OrphanState::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
@@ -78,7 +78,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             OrphanState::Left if seen.kind == RuntimeKind::Docker => docker_proof(process, id, lists, both),
             OrphanState::Left => proof(process, id, seen, both, thresholds, findings),
         };
-        match proof {
+        match judged {
             Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
             Err(verdict) => {
                 coverage.named.insert(id.to_owned(), verdict);
@@ -141,7 +141,8 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
     }
 }
 
-/// Proves that a shim is an orphan. A stopped one serves nobody. A running one is older than any start takes, its task not known.
+/// Proves that a shim is an orphan. A stopped one serves nobody. A running one must be older than any start takes, and
+/// containerd must not know its task.
 fn proof(
     process: &ProcessSeen,
     id: &str,

@@ -27,8 +27,9 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     time_to_confirm: Some(|of| {
         of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
     }),
-    // The severity is High only while the kubelet is down and none has completed a start since: the orphan may keep the kubelet from
-    // starting. One older than 1.24 certainly dies on it (Critical); a newer one starts beside one that has ended (Medium).
+    // The severity is High only while the kubelet is down and none has completed a start since the orphan was first
+    // seen: the orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical); a
+    // newer one starts beside one that has ended (Medium).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     names: |target| target.container_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },

@@ -70,7 +70,8 @@ pub enum ProcessRole {
         /// The container (or sandbox) that it works on, from its arguments.
         container_id: Option<String>,
     },
-    /// `conmon`, which CRI-O runs beside each container, as containerd a shim. The container's first process is its child.
+    /// `conmon`, which CRI-O runs beside each container, as containerd runs a shim. The container's first process is
+    /// its child.
     Monitor {
         /// The container's id.
         id: String,
@@ -150,7 +151,8 @@ pub struct InitSeen {
 pub struct LeftOut {
     /// Why some file locks that plugins hold or wait for may be unknown.
     pub locks: Option<String>,
-    /// Why processes of the node itself, or their children, may be missing. What is not in the table may then be there all the same.
+    /// Why processes of the node itself, or their children, may be missing. A process that is not in the table may
+    /// still exist then.
     pub processes: Option<String>,
     /// Why first processes of containers in creation may be missing.
     pub inits: Option<String>,

@@ -57,7 +57,8 @@ impl Policy {
     }
 }
 
-/// Why no rule of a policy applies to a fault, by the nearest rule, which names the fault and fails last. `None`: no rule names it.
+/// Why no rule of a policy applies to a fault, by the nearest rule: it names the fault, and fails at the last check.
+/// `None`: no rule names the fault.
 pub fn why_none(policy: &Policy, fault: &Fault, around: &MatchContext<'_>) -> Option<String> {
     let near = |rule: &&Rule| {
         let about = PodOfFault::of(fault);

@@ -26,7 +26,8 @@ const NOTIFY_WITHIN: Duration = Duration::from_hours(1);
 const TIDY_UP: Duration = Duration::from_mins(15);
 
 impl Procedure for HandOff {
-    /// An object of a node is created once in a remediation. What it did not resolve, another one does not resolve, for any fault.
+    /// An object of a node is created once in a remediation. What it did not resolve, a second one does not resolve
+    /// either, for any fault.
     fn require_untried(&self, _: &Step, remediation: &Remediation) -> Result<(), &'static str> {
         let is_done = begun(remediation, self).any(|step| step.state.is_final());
         if is_done { Err("the node was handed to this remediator in this remediation already") } else { Ok(()) }
@@ -199,7 +200,8 @@ fn was_begun(step: &StepRecord) -> bool {
     step.action == ActionType::HandOff && step.started_at.is_some()
 }
 
-/// Gives up what a remediator tried and did not resolve, whatever ends the remediation. It does not get the fault again at once.
+/// Gives up what a remediator tried and did not resolve, whatever ends the remediation. The remediator does not get the
+/// fault again at once.
 pub(crate) fn give_up(remediation: &mut Remediation) {
     let tried = remediation.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
     for step in tried {

@@ -187,7 +187,8 @@ fn must_stop(cx: &AttemptContext<'_>) -> Option<String> {
     excluded.or_else(|| of_policy::policy_stops(cx.cluster, cx.node, cx.remediation))
 }
 
-/// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot, the Node will.
+/// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot,
+/// the Node will show it.
 fn is_gone(cx: &AttemptContext<'_>, begun: jiff::Timestamp) -> bool {
     let Some(fault) = cx.remediation.fault(&cx.record.fault_id) else { return true };
     let is_same = boot::boot_of(cx.node).is_ok_and(|boot| cx.record.boot_id.as_deref() == Some(boot));

@@ -71,7 +71,7 @@ impl Remediation {
         (manual.fault == open_fault.kind).then_some(manual.requested_by.as_str())
     }
 
-    /// Who has agreed to this operation: by a yes to it, or since he has started the remediation by hand for it.
+    /// Who has agreed to this operation: by approving it, or by having started the remediation by hand for it.
     pub fn approved(&self, operation_id: &str) -> Option<&str> {
         let message =
             self.approval.as_ref().filter(|yes| yes.operation_id == operation_id).map(|yes| yes.approved_by.as_str());

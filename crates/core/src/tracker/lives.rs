@@ -11,7 +11,7 @@ use crate::finding::{KubeletStart, Kubelets};
 pub(super) const SAME_START: Duration = Duration::from_secs(2);
 /// Maximum number of remembered processes. A process may live for milliseconds.
 const MOST: usize = 32;
-/// Age from which the lifetime of a process is no longer followed: every check would write the state again.
+/// Age from which the lifetime of a process is no longer followed. Otherwise every check would write the state again.
 const LONG: Duration = Duration::from_mins(10);
 
 /// The newest kubelets, oldest first.

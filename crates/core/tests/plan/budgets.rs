@@ -193,7 +193,7 @@ fn with_orphans(most: u32) -> World {
 #[test]
 fn some_kinds_of_fault_have_a_budget_of_their_own() {
     for (most, expected) in [(0, vec!["b1"]), (1, vec!["a1", "b1"]), (2, vec!["a1", "a2", "b1"])] {
-        assert_eq!(begun(&with_orphans(most)), expected);
+        assert_eq!(begun(&with_orphans(most)), expected, "{most}");
     }
 }
 
@@ -236,8 +236,8 @@ fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_
     assert_eq!(kinds(&world).len(), 2);
 }
 
-/// Decides and does it; then what is decided by a leader that sees only the ledger of it, and for which these nodes are gone.
-pub fn decided_unseen(world: &mut World, gone: &[&str]) -> Plan {
+/// One pass, then the plan of a leader that sees of it only the ledger, and for which these nodes are gone.
+pub fn plan_of_next_leader(world: &mut World, gone: &[&str]) -> Plan {
     let mut snapshot = world.snapshot();
     world.pass();
     snapshot.ledger.clone_from(&world.ledger);
@@ -250,13 +250,13 @@ pub fn decided_unseen(world: &mut World, gone: &[&str]) -> Plan {
 
 #[test]
 fn a_remediation_that_nobody_can_see_may_be_for_any_kind() {
-    let plan = decided_unseen(&mut with_orphans(1), &["a1", "b1"]);
+    let plan = plan_of_next_leader(&mut with_orphans(1), &["a1", "b1"]);
     assert_eq!(acts(&plan), [], "begun beside what nobody can see");
 }
 
 #[test]
 fn a_remediation_whose_node_is_gone_counts_in_every_zone() {
-    let plan = decided_unseen(&mut in_zones(Amount::Count(1)), &["b1"]);
+    let plan = plan_of_next_leader(&mut in_zones(Amount::Count(1)), &["b1"]);
     assert_eq!(acts(&plan), [], "nor is one made again that holds a slot already");
     let of_zones = blocked_for(&plan, BlockReason::TopologyLimit);
     assert!(of_zones.contains(&"a1") && of_zones.contains(&"c1"), "{:?}", plan.blocked);

@@ -85,6 +85,11 @@ fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
     world.may_evict = TriState::False;
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+    // Without that word the next step follows, also where the node is not drained since somebody else has cordoned it.
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(300));
+    assert_eq!((world.did(), world.is_cordoned()), (vec!["cordon", JOB_KILL], true));
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation
 }
 
 #[test]
-fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
+fn an_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
     let mut world = commanded(hung("log"), cont()).without_jobs();
     for waited in (10..=250).step_by(10) {
         pass(&mut world, 10);

@@ -7,7 +7,7 @@ use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyLimitView};
 use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 
-use crate::budgets::{decided_unseen, zones};
+use crate::budgets::{plan_of_next_leader, zones};
 use crate::samples::{cont, hung, names, plugin, policy, rule, today};
 use crate::storms::{age, inject};
 use crate::world::{ClearedBy, World, secs};
@@ -34,7 +34,7 @@ fn what_limits_come_to_is_told_for_each_value_those_with_the_least_room_first() 
     assert_eq!((faults.len(), faults[0].in_flight, faults[0].max_in_flight), (1, 0, 3), "half of six");
     world.inject("b1", hung("log"), None);
     world.inject("a1", hung("log"), None);
-    let unseen = decided_unseen(&mut world, &["b1"]);
+    let unseen = plan_of_next_leader(&mut world, &["b1"]);
     let told = world.plan();
     assert_eq!(rooms(&told), [(b(), 1, 1, 1), (None, 2, 0, 1), (a(), 3, 1, 2)]);
     assert_eq!(of(&told).limits.faults[0].in_flight, 2);

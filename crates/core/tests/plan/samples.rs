@@ -149,6 +149,7 @@ pub fn restart(daemon: Daemon, with: Restart) -> Step {
     })
 }
 
+/// A restart of the runtime, also where it is not safe if the check is skipped.
 pub fn restart_runtime(skip_safety_check: bool) -> Step {
     restart(Daemon::Runtime, Restart { skip_safety_check, ..Restart::default() })
 }

@@ -24,7 +24,7 @@ pub fn fleet(count: usize) -> World {
     world
 }
 
-/// These nodes have the same fault since a minute.
+/// These nodes have had the same fault for a minute.
 pub fn inject(
     world: &mut World,
     nodes: std::ops::Range<usize>,

@@ -46,6 +46,7 @@ fn one_with_a_slot_keeps_it_and_its_node_and_others_are_repaired() {
     assert!(stored(&plan).is_some_and(|ledger| ledger.slots.len() == 2 && ledger.slots.contains_key(NAME)));
     let is_its = |one: &Blocked| one.reason == BlockReason::ActionsDisabled && one.message.contains(NAME);
     assert!(plan.blocked.iter().filter(|blocked| blocked.node == "n1").all(is_its), "{:?}", plan.blocked);
+    assert!(is_told(&plan, "n1", NAME), "{:?}", plan.blocked);
     assert!(plan.nodes["n1"].activity.contains(NAME), "{}", plan.nodes["n1"].activity);
     assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (2, 2));
 }

@@ -103,7 +103,7 @@ impl World {
         self.plan_with(|_| {})
     }
 
-    /// Decides on what is so but for this change.
+    /// Decides on the present state with this change.
     pub fn plan_with(&self, change: impl FnOnce(&mut Snapshot)) -> Plan {
         let mut snapshot = self.snapshot();
         change(&mut snapshot);

@@ -12,7 +12,7 @@ use nrh_core::command::{ActionCommand, CLOCK_SLACK, OutcomeReason};
 /// Maximum length of a text in a command.
 const MAX_TEXT: usize = 512;
 
-/// Checks the form of a command and returns what is admitted.
+/// Checks that the command is for this node and well formed. Its leader term and its time are checked later.
 pub(crate) fn admit(command: &ActionCommand, node: &str) -> Result<Admitted, Refusal> {
     if command.node != node {
         let message = format!("the command is for node {:?}, this is {node:?}", command.node);

@@ -137,7 +137,7 @@ impl Checker {
         }
     }
 
-    /// Returns what `read` finds in `/proc`. `cannot` says what is not known if it finds nothing.
+    /// Runs a read of `/proc` on a thread of its own. If it fails, the refusal begins with `cannot`.
     async fn read<T: Send + 'static>(
         &self,
         cannot: &str,

@@ -225,7 +225,7 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(on_this_host(settings.healthz_address), settings.healthz_port))
 }
 
-/// The address for a client on the same host, by the one that is listened at.
+/// The address at which a client on this host reaches a server that listens at `address`.
 fn on_this_host(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

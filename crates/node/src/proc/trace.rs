@@ -1,4 +1,7 @@
-//! Kernel stacks, limits and signal handlers of a process, for its evidence. Each read can block in the kernel.
+//! Kernel stacks, limits and signal handlers of a process, for its evidence.
+//!
+//! None of it is in the memory of the process: no read takes its memory lock, which a process in state D may hold for ever. Each can
+//! block in the kernel all the same.
 
 use std::io;
 

@@ -87,7 +87,8 @@ impl Act for NetworkPlugin {
     }
 
     fn writes(&self, stage: &Stage) -> Vec<Write> {
-        let node = &stage.sick.name;
-        vec![Write::new("create", "jobs", node), Write::new("delete", "jobs", node), Write::new("patch", "nodes", node)]
+        let mut all = super::jobs(stage);
+        all.push(Write::new("patch", "nodes", &stage.sick.name));
+        all
     }
 }

@@ -112,6 +112,7 @@ fn a_failed_question_is_no_verdict() {
 #[test]
 fn without_lists_nothing_is_said_of_containers() {
     let node = Node { lists: failed("message larger than max"), ..stopped() };
+    assert!(node.findings().sightings.is_empty());
     for kind in [FaultType::HungContainer, FaultType::OrphanContainer, FaultType::LeakedShim] {
         assert_eq!(said(&node, kind, "any"), Unknown, "{kind}");
     }

@@ -76,6 +76,7 @@ fn a_young_shim_that_runs_may_be_starting_and_a_short_id_is_not_the_kubelets() {
     let mut node = leaked();
     node.shim(NEW).role = ProcessRole::Shim { id: "redis".into(), living_children: 0 };
     assert_eq!(said(&node, FaultType::LeakedShim, "redis"), Clean);
+    assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, "redis"), Some(1000));
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn among_equals_the_oldest_is_the_fault_and_never_the_parent_that_waits_for_its_
 fn young_plugins_are_at_work() {
     let node = Node::with(|node| node.table().push(plugin(400, 59, "s1", &[LOCK], false)));
     assert_eq!(said(&node, FaultType::NetworkPluginHung, LOCK), Clean);
+    assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, LOCK), Some(1000));
 }
 
 #[test]

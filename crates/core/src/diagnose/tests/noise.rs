@@ -31,12 +31,13 @@ struct Timeline {
     seconds: u64,
     /// What is suspected on the way, and nothing else.
     felt: &'static [FaultType],
-    /// What makes of a healthy node one with another runtime.
+    /// Makes a healthy node one with another runtime.
     base: fn(&mut Node),
     change: Change,
 }
 
-fn on(base: fn(&mut Node), timelines: Vec<Timeline>) -> Vec<Timeline> {
+/// These timelines, on nodes with another runtime.
+fn on_runtime(base: fn(&mut Node), timelines: Vec<Timeline>) -> Vec<Timeline> {
     timelines.into_iter().map(|timeline| Timeline { base, ..timeline }).collect()
 }
 
@@ -100,8 +101,8 @@ fn timelines() -> Vec<Timeline> {
         of_the_kubelet(),
         of_pods(),
         of_networks(),
-        on(with_docker, of_docker()),
-        on(with_crio, of_crio()),
+        on_runtime(with_docker, of_docker()),
+        on_runtime(with_crio, of_crio()),
         of_others(),
         of_the_host::timelines(),
         of_the_host::of_disks(),
@@ -453,6 +454,9 @@ fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
 fn over_healthy_noise_nothing_is_ever_confirmed() {
     let timelines = timelines();
     assert!(timelines.len() >= 30);
+    for kind in [RuntimeKind::Containerd, RuntimeKind::Docker, RuntimeKind::CriO] {
+        assert!(timelines.iter().any(|timeline| Node::with(timeline.base).kind == kind), "{kind:?}");
+    }
     for timeline in &timelines {
         for (restarts, jumps) in [(false, false), (true, false), (false, true), (true, true)] {
             let felt = play(timeline, restarts, jumps);

@@ -27,6 +27,8 @@ fn only_a_confirmed_recheck_is_a_sighting() {
         let mut node = Node::with(|node| node.orphan(ContainerState::Running));
         node.list().orphan_checks = recheck.map(|recheck| (WORK.to_owned(), recheck)).into_iter().collect();
         assert_eq!(said(&node, FaultType::OrphanContainer, WORK), expected, "{recheck:?}");
+        let checked = clean_at(&node.findings(), FaultType::OrphanContainer, WORK);
+        assert_eq!(checked, (expected == Clean).then_some(1000), "{recheck:?}");
     }
 }
 

@@ -322,8 +322,8 @@ fn accused(findings: &Findings) -> Vec<(FaultType, String)> {
 
 type Change = fn(&mut Node);
 
-/// Each collector: a node on which it cannot check, and the kinds of which nothing can be said without it. One of which silence is
-/// the sign is among them: it has to have been asked.
+/// Each collector: a node on which it cannot check, and the kinds of which nothing can be said without it. A collector
+/// whose silence is the sign is among them: it must have been asked.
 const COLLECTORS: [(&str, Change, &[FaultType]); 11] = {
     use FaultType as F;
     [

@@ -9,6 +9,7 @@ use crate::proc::{self, RawProcess};
 
 impl Checker {
     /// Returns the first result of `find` for the living processes. It skips a process that ends meanwhile.
+    /// `cannot`: as in [`Checker::read`].
     pub(super) async fn find_process<T: Send + 'static>(
         &self,
         cannot: &str,

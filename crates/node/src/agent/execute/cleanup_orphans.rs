@@ -7,7 +7,7 @@ use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
-use crate::deadline::{DeadlineReached, within};
+use crate::deadline::within;
 use nrh_core::action::{CleanupOrphans, Signal};
 use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::{FaultType, ProcessRef, Role};
@@ -89,15 +89,21 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
         Ok(()) | Err(CriError::NotFound) => {}
         Err(error) => return Err(format!("cannot remove container {id}: {error}")),
     }
+    let mut last = "it gave no answer".to_owned();
     let gone = async {
-        while !matches!(cri.container_status(id, bounds.verify).await, Err(CriError::NotFound)) {
+        loop {
+            match cri.container_status(id, bounds.verify).await {
+                Err(CriError::NotFound) => return,
+                answer => last = format!("its last answer: {answer:?}"),
+            }
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     };
-    let late = |DeadlineReached| {
+    if within(bounds.verify, gone).await.is_err() {
         let seconds = bounds.verify.as_secs();
-        format!("removed container {id}, but the runtime does not say within {seconds} s that it is gone")
-    };
-    within(bounds.verify, gone).await.map_err(late)?;
+        return Err(format!(
+            "removed container {id}, but the runtime does not say within {seconds} s that it is gone; {last}"
+        ));
+    }
     Ok(format!("removed container {id}, which was {state:?}"))
 }

@@ -210,11 +210,11 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     };
-    let late = |DeadlineReached| {
+    let unseen = |DeadlineReached| {
         let seconds = bounds.verify.as_secs();
-        format!("wrote {wrote} of {what}, but do not see within {seconds} s that it is thawed")
+        format!("wrote {wrote} of {what}: it was not seen thawed within {seconds} s")
     };
-    within(bounds.verify, thawed).await.map_err(late)?
+    within(bounds.verify, thawed).await.map_err(unseen)?
 }
 
 /// Thaws the group, and says what was written where. Nothing is written once it `is_late`: nobody waits for it any more, and a person
