@@ -1,17 +1,17 @@
 //! The five objects that people, controller and probe speak through, and their way into the core.
 
-pub mod command;
+mod command;
 pub mod condition;
-pub mod config;
+mod config;
 pub mod convert;
 pub mod crds;
 pub mod evidence;
-pub mod flap;
+mod flap;
 pub mod health;
 pub mod local;
 pub mod plain;
 pub mod policy;
-pub mod remediation;
+mod remediation;
 pub mod suspension;
 pub mod view;
 pub mod without_probe;

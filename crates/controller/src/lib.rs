@@ -9,13 +9,13 @@
 
 pub mod access;
 pub mod admission;
-pub mod apply;
+mod apply;
 pub mod args;
 pub mod cache;
 pub mod calls;
 pub mod clock;
-pub mod commands;
-pub mod decide;
+mod commands;
+mod decide;
 pub mod events;
 pub mod evictions;
 pub mod hand_offs;
@@ -31,4 +31,4 @@ pub mod rbac;
 #[cfg(target_os = "linux")]
 pub mod run;
 pub mod shipped_policy;
-pub mod status;
+mod status;

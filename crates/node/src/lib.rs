@@ -10,28 +10,28 @@
 
 pub mod agent;
 pub mod args;
-pub mod bus;
+mod bus;
 pub mod collect;
 pub mod collectors;
 pub mod config;
 pub mod cri;
 mod deadline;
-pub mod docker;
-pub mod evidence;
+mod docker;
+mod evidence;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod http;
-pub mod kmsg;
-pub mod local;
+mod kmsg;
+mod local;
 pub(crate) mod parse_error;
-pub mod proc;
-pub mod reader;
+mod proc;
+mod reader;
 pub mod report;
 pub mod run;
-pub mod runtime;
+mod runtime;
 mod sentinel;
-pub mod state;
+mod state;
 #[cfg(test)]
 mod waiting;
 pub(crate) mod yaml;

@@ -34,7 +34,7 @@ pub use clock::{AwakeClock, age, at_one_moment, awake, boot_id, processor_time, 
 pub use daemon::Thread;
 pub use groups::Groups;
 pub use handle::{Handle, LockedFile};
-pub use locks::{FileId, Lock, LockKind, Locks, locks, waits_for_lock};
+pub use locks::{Lock, Locks, locks, waits_for_lock};
 pub use stat::Stat;
 pub use table::{Table, table};
 pub use waits::Waits;

@@ -108,7 +108,7 @@ fn a_lock_is_found_although_its_taker_has_ended() {
     wait_until("sleep", || handle.stat().unwrap().command == "sleep");
     let held = held();
     assert_eq!(held.len(), 1);
-    assert_eq!(held[0].kind, LockKind::Flock);
+    assert_eq!(held[0].kind, locks::LockKind::Flock);
 
     let waiter = Running::start(Command::new("flock").arg(&lock).arg("true"));
     let pid = waiter.pid();
