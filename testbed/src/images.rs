@@ -25,10 +25,8 @@ const PREBUILT: &str = "NRH_TESTBED_PROGRAMS";
 
 /// The compiler's flags for a static binary, as in the Dockerfile.
 ///
-/// Packed relocations, because every start reads all of them and they stay resident: half a megabyte otherwise. No unwind tables,
-/// because a panic aborts.
-const STATIC_FLAGS: &str =
-    "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs -C force-unwind-tables=no";
+/// Packed relocations, because every start reads all of them and they stay resident: half a megabyte otherwise.
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs";
 
 /// The only file of the bed's own images.
 const PROGRAM: &str = "workload";
