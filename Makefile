@@ -51,7 +51,7 @@ check-core: ## Tests of the core and the simulated cluster alone (a minute)
 	@.ci/stages check-core
 
 .PHONY: check
-check: protoc ## What needs no test bed: format, clippy, tests, examples, generated files, manifests (four minutes)
+check: protoc ## What needs no test bed: format, clippy, tests, examples, generated files, manifests (three minutes)
 	@.ci/stages check
 
 .PHONY: test
