@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nrh_testbed::patience::ENDS;
+use nrh_testbed::wait::ENDS;
 use nrh_testbed::{Bed, BedOptions, Node, operator, packages, process};
 use record::Line;
 

@@ -24,7 +24,7 @@ use nrh::node::cri::endpoint::Flags;
 use nrh_testbed::docker::{Client, Docker, Kind, SOCKET};
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::packages;
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use rustix::process::Signal;
 
 /// How a client ends that waits for a container.

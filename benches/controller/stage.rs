@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use nrh::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use nrh_testbed::Bed;
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use serde_json::json;
 
 use crate::answers::{self, Answers};

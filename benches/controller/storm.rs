@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use kube::Client;
 use nrh::core::fault::FaultState;
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 
 use crate::answers::{self, Answers};
 use crate::bare;

@@ -23,10 +23,10 @@ use crate::{
     client::{config, on_network},
     kwok,
     node::Node,
-    patience::{ENDS, SOON},
     process::{self, wait_until},
     realm::{Realm, Tether, output},
     state::{self, State},
+    wait::{ENDS, SOON},
 };
 
 /// A running bed. Dropping it takes it down, unless it is kept.

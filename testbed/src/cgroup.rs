@@ -4,8 +4,8 @@ use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, bail};
 
-use crate::patience::ENDS;
 use crate::process::wait_until;
+use crate::wait::ENDS;
 
 /// Subtree of all beds.
 const ROOT: &str = "nrh-testbed";

@@ -14,10 +14,10 @@ use crate::{
     audit,
     client::on_network,
     network::{CONTROL_PLANE_IP, SERVICE_IP},
-    patience::SOON,
     pki::Pki,
     process::Identity,
     realm::Realm,
+    wait::SOON,
 };
 
 /// Who the controller manager says it is.

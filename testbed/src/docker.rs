@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::faults::wrapper;
-use crate::patience::SOON;
 use crate::process::{self, Identity, wait_until};
 use crate::realm::{self, Realm, Tether};
+use crate::wait::SOON;
 use crate::{cgroup, images, packages, state, view};
 
 /// The daemon's socket, at its default place.

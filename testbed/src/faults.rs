@@ -27,9 +27,9 @@ pub use wrapper::{freeze_init, hang_create, wrap_runtime};
 
 use crate::layout::Layout;
 use crate::node::{KubeletStart, Node};
-use crate::patience::SOON;
 use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
+use crate::wait::SOON;
 
 /// Which fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,7 +25,6 @@ pub mod on_node;
 pub mod operator;
 pub mod packages;
 mod paths;
-pub mod patience;
 mod pki;
 pub mod platform;
 pub mod process;
@@ -40,6 +39,7 @@ pub mod systemd;
 pub mod unprivileged;
 mod up;
 pub mod view;
+pub mod wait;
 mod watches;
 pub mod work;
 

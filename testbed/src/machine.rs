@@ -18,9 +18,9 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::network::{self, CONTROL_PLANE_IP};
-use crate::patience::SOON;
 use crate::process::{Identity, wait_until};
 use crate::realm::{Realm, output};
+use crate::wait::SOON;
 
 mod accelerator;
 mod files;

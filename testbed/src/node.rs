@@ -16,9 +16,9 @@ use crate::{
     layout::Layout,
     machine::Machine,
     network, node_config, packages,
-    patience::ENDS,
     process::{self, Identity},
     realm::{Realm, output_of},
+    wait::ENDS,
 };
 
 /// The kubelet's credentials, at kubeadm's place.

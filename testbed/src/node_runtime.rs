@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::node::{CONTAINERD_COMMAND, KubeletStart, Node};
-use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::realm::output_of;
+use crate::wait::SOON;
 use crate::{assets, view};
 
 impl Node {

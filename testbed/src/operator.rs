@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use crate::patience::SOON;
 pub use crate::programs::Programs;
 use crate::stand_in::settings::Image;
+use crate::wait::SOON;
 use crate::{Bed, Node, images, packages, state};
 
 /// Image reference that the shipped manifests name.

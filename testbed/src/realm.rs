@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::cgroup;
-use crate::patience::{ENDS, SOON};
 use crate::process::{self, Identity, wait_until};
+use crate::wait::{ENDS, SOON};
 
 /// Where programs of the machine are.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -19,8 +19,8 @@ use crate::{
     assets,
     node::{CONTAINERD_COMMAND, Node, Place},
     packages,
-    patience::SOON,
     process::{Identity, wait_until},
+    wait::SOON,
 };
 
 /// Where nodes have the system bus.

@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nrh_testbed::patience::until;
+use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, BedOptions, operator, work};
 use serde_json::json;
 

@@ -12,7 +12,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nrh_testbed::faults::{self, Injection};
-use nrh_testbed::patience::until;
+use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, BedOptions, Node, operator, view, work, workspace};
 use rustix::process::Signal;
 use serde::Serialize;

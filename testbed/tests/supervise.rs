@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use nrh_testbed::patience::SOON;
 use nrh_testbed::process::wait_until;
+use nrh_testbed::wait::SOON;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn supervise(log: &Path, options: &[&str], script: &str) -> Child {

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use nrh_testbed::Bed;
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 
 use crate::plane;
 

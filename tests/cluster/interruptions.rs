@@ -43,7 +43,7 @@ use nrh::controller::run::{Controller, Ended};
 use nrh::core::plan::PlanSettings;
 use nrh_testbed::Bed;
 use nrh_testbed::operator::{self, IMAGE};
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

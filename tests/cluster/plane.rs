@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use nrh_testbed::{Bed, BedOptions};
 
 /// `None`, and loudly so, where no control plane can be.

@@ -16,8 +16,8 @@ use super::report::{Report, StageKind};
 use super::stage::{Stage, open, reserve, thresholds};
 use super::tell::Teller;
 use super::workloads;
-use crate::patience::SOON;
 use crate::stand_in::mutant::{self, Mutation};
+use crate::wait::SOON;
 use crate::{Bed, BedOptions, Node, operator};
 
 /// How often each bed checks; they share the machine.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::patience::SOON;
+use crate::wait::SOON;
 
 /// How often the bed checks.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);

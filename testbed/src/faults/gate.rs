@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::{Fault, Injection, Victim};
 use crate::node::Node;
-use crate::patience::SOON;
 use crate::process::wait_until;
+use crate::wait::SOON;
 
 /// Folder of the gates and of the lock, as the node's network configuration names it.
 pub const GATES: &str = "/run/cni-gate";

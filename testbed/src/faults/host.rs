@@ -9,9 +9,9 @@ use rustix::process::{Pid, Resource, Rlimit};
 
 use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::{KUBELET_KUBECONFIG, Node};
-use crate::patience::SOON;
 use crate::pki;
 use crate::process::{self, wait_until};
+use crate::wait::SOON;
 
 /// containerd's data, over which a full file system is laid.
 const DATA: &str = "/var/lib/containerd";

@@ -6,8 +6,8 @@ use rustix::process::Signal;
 
 use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::{KubeletStart, Node};
-use crate::patience::{ENDS, SOON};
 use crate::process::{self, Identity, wait_until};
+use crate::wait::{ENDS, SOON};
 
 /// Freezes a pod's shim and restarts the kubelet, which asks for every container behind it twice, 15 s each, before it
 /// syncs any pod.

@@ -9,9 +9,9 @@ use rustix::process::Signal;
 
 use super::{Fault, Injection, Victim, freeze_shim};
 use crate::node::Node;
-use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::view::{self, Process};
+use crate::wait::SOON;
 
 /// How long the blocked call stays out at most; when it is given up the list comes back. Longer than any test waits for the fault.
 const UPDATE: Duration = Duration::from_mins(20);

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Fault, Injection, Victim, host};
 use crate::node::Node;
-use crate::patience::SOON;
 use crate::process::wait_until;
 use crate::view::{self, PodName, Process};
+use crate::wait::SOON;
 
 /// Where the script is.
 pub(crate) const SCRIPT: &str = "/run/nrh-runc";

@@ -9,9 +9,9 @@ use std::{
 };
 
 use nrh_testbed::{
-    Bed, BedOptions, KubeletStart,
-    patience::{ENDS, SOON},
-    process, work,
+    Bed, BedOptions, KubeletStart, process,
+    wait::{ENDS, SOON},
+    work,
 };
 use serde_json::{Value, json};
 

@@ -4,8 +4,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::faults::{self, Injection};
-use nrh_testbed::patience::{SOON, until, until_within};
 use nrh_testbed::view::{self, Allowed, Pod, Runs, Snapshot};
+use nrh_testbed::wait::{SOON, until, until_within};
 use nrh_testbed::{KubeletStart, Node, work};
 use rustix::process::Signal;
 use serde_json::json;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nrh_testbed::faults;
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::patience::{SOON, until};
 use nrh_testbed::view::{self, Pod};
+use nrh_testbed::wait::{SOON, until};
 use nrh_testbed::{Bed, BedOptions, Node, images, operator, process, work};
 use serde_json::{Value, json};
 

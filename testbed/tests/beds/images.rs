@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use nrh_testbed::{Bed, images, view};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use nrh_testbed::patience::until;
+use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, operator};
 use serde_json::{Value, json};
 

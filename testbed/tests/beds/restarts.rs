@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use nrh_testbed::patience::until;
 use nrh_testbed::process::Identity;
 use nrh_testbed::view::{self, Container};
+use nrh_testbed::wait::until;
 use nrh_testbed::{AuditEntry, Bed, BedOptions, Node, operator, work};
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nrh_testbed::faults::{self, Injection};
 use nrh_testbed::images::{FORGED, FORGED_IMAGE};
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::patience::{SOON, until, until_within};
+use nrh_testbed::wait::{SOON, until, until_within};
 use nrh_testbed::{Bed, Node, operator, view};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ pub fn confirmed(bed: &Bed, node: &Node, kind: &str, limit: Duration) -> Value {
     seen
 }
 
-/// Waits until a fault is told no more.
+/// Waits until a fault is no longer reported.
 pub fn gone(bed: &Bed, node: &Node, kind: &str) -> Duration {
     until(&format!("{kind} is gone"), || fault(bed, node, kind).is_none())
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nrh_testbed::patience::until;
+use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, BedOptions, faults, operator, process, view, work};
 
 use crate::shared::{alone, is_root, room};

@@ -4,8 +4,8 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nrh_testbed::patience::until;
 use nrh_testbed::systemd::UnitState;
+use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, KubeletStart, Node, faults, process, view, work};
 use rustix::process::Signal;
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use nrh_testbed::patience::{LONG, SOON, until, until_within};
+use nrh_testbed::wait::{LONG, SOON, until, until_within};
 use nrh_testbed::{Bed, Node, faults as inject};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::patience::until_within;
+use nrh_testbed::wait::until_within;
 use nrh_testbed::{Bed, Node};
 use serde_json::json;
 

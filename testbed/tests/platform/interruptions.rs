@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::patience::{until, until_within};
+use nrh_testbed::wait::{until, until_within};
 use nrh_testbed::{Bed, Node, assets, faults as inject, operator, view};
 use serde_json::{Value, json};
 

@@ -20,7 +20,7 @@ use interruptions::survives;
 use nrh_testbed::demo::{self, Options, report::Report};
 use nrh_testbed::machine::BOOTS;
 use nrh_testbed::matrix::support::Proof;
-use nrh_testbed::patience::{LONG, until, until_within};
+use nrh_testbed::wait::{LONG, until, until_within};
 use nrh_testbed::{Bed, BedOptions, Node, Platform, faults as inject, operator, process, view};
 use serde_json::Value;
 

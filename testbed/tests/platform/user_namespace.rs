@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nrh_testbed::patience::until;
+use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, demo, faults as inject, view};
 
 use crate::{has_ended, remediations};

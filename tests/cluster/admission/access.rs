@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use nrh_testbed::Bed;
 use nrh_testbed::matrix::access::{Access, Answer, Row, answers};
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use serde_json::{Value, json};
 
 use crate::admission::callers::{Callers, UNLIMITED};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nrh_testbed::Bed;
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use serde_json::{Value, json};
 
 use crate::objects::ours;

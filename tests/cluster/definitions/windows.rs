@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nrh::core::window::{Window, WindowType};
 use nrh_testbed::Bed;
-use nrh_testbed::patience::SOON;
 use nrh_testbed::process::wait_until;
+use nrh_testbed::wait::SOON;
 use serde_json::{Value, json};
 
 use crate::objects::policy;

@@ -14,7 +14,7 @@ use nrh::api::{NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATI
 use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
 use nrh::core::fault::FaultType;
 use nrh::core::remediation::{Phase, StepState};
-use nrh_testbed::patience::SOON;
+use nrh_testbed::wait::SOON;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::sleep;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
 use nrh_testbed::operator::IMAGE;
-use nrh_testbed::patience::ENDS;
 use nrh_testbed::process::Identity;
+use nrh_testbed::wait::ENDS;
 use rustix::process::Signal;
 use serde_json::Value;
 

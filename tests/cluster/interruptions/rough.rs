@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::ListParams;
 use nrh::api::NodeRemediation;
 use nrh::api::convert;
-use nrh_testbed::patience::LONG;
+use nrh_testbed::wait::LONG;
 use tokio::sync::Notify;
 
 use crate::interruptions::watched::{ALL, Change, Telling};

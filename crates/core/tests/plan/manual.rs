@@ -129,7 +129,7 @@ fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     assert_eq!(acts(&world.pass()).len(), 1);
 }
 
-/// What holds a start by hand, with the reason that is told.
+/// What blocks a manual request, with the reason in its status.
 fn holds() -> [(BlockReason, Change); 12] {
     [
         (BlockReason::Suspended, |w| w.suspended = Some("by ann".into())),
