@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::checker::{Bounds, Checker};
 use super::verdict::{self, Refusal};
+use crate::deadline::{DeadlineReached, within};
 use nrh_core::action::Action;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{ProcessRef, Role};
@@ -74,6 +75,19 @@ executors! {
     RestartRuntime in restart,
     Reboot in reboot,
     MarkForReboot in mark_for_reboot,
+}
+
+/// Repeats the check of an action's effect until it returns something.
+async fn effect<T>(bound: Duration, mut check: impl AsyncFnMut() -> Option<T>) -> Result<T, DeadlineReached> {
+    let seen = async {
+        loop {
+            if let Some(seen) = check().await {
+                return seen;
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    };
+    within(bound, seen).await
 }
 
 fn no_preflight(command: &ActionCommand) -> Refusal {

@@ -50,6 +50,8 @@ const KUBELET: &str = "kubelet";
 const MONITOR: &str = "conmon";
 /// The executable that contains k3s's kubelet and containerd. Its shim and its OCI runtime are files of their own.
 const K3S: &str = "k3s";
+/// Names of k3s's own process, which contains a kubelet, and with `--docker` the cri-dockerd that calls network plugins.
+const K3S_DAEMONS: [&str; 2] = ["k3s-server", "k3s-agent"];
 /// Prefix of the names of containerd's shims.
 const SHIM: &str = "containerd-shim";
 /// Low-level runtimes (OCI), which do one thing and end. One with another name is recognised by its caller.
@@ -260,7 +262,7 @@ impl Prover {
         };
         let by_exe = self.in_cni_folder(exe);
         // A kubelet starts many other programs, among them mounts that hang. This code does not read from those.
-        if !by_exe && runtime.command == KUBELET {
+        if !by_exe && !is_runtime_name(&runtime.command) {
             return Ok(None);
         }
         let path = if by_exe {
@@ -315,11 +317,11 @@ fn has_arguments(handle: &Handle) -> io::Result<bool> {
     Ok(handle.args()?.len() > 1)
 }
 
-/// The name of a program: that of its executable. k3s's containerd is the executable of all of k3s, and the name of the process
-/// shows that it is this part of it.
-fn program<'a>(exe: &'a Path, process: &RawProcess) -> &'a str {
+/// The name of a program: that of its executable. One executable contains all of k3s, and the name of the process shows which part
+/// of it runs.
+fn program<'a>(exe: &'a Path, process: &'a RawProcess) -> &'a str {
     match exe.file_name().and_then(|name| name.to_str()).unwrap_or_default() {
-        K3S if process.command == CONTAINERD => CONTAINERD,
+        K3S if process.command == CONTAINERD || K3S_DAEMONS.contains(&process.command.as_str()) => &process.command,
         name => name,
     }
 }
@@ -391,7 +393,7 @@ fn calls_clients(command: &str) -> bool {
 
 /// Whether this is the name of a caller of network plugins. Up to 1.23, with Docker, the kubelet itself called them.
 fn is_caller_name(command: &str) -> bool {
-    is_runtime_name(command) || command == KUBELET
+    is_runtime_name(command) || command == KUBELET || K3S_DAEMONS.contains(&command)
 }
 
 #[cfg(test)]

@@ -206,6 +206,30 @@ fn the_containerd_inside_k3s_is_known_by_its_name_and_nothing_else_is() {
     assert_eq!(of("other", "containerd"), None);
 }
 
+/// With `--docker`, k3s contains cri-dockerd.
+#[test]
+fn a_plugin_that_k3s_itself_calls_is_proven() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugins = folder.path().join("cni");
+    let plugin = plugins.join("ptp");
+    copy("/bin/sleep", &plugin);
+    let prover = Prover::new(&root()).with_cni_folders(vec![plugins]);
+    let called_by = |executable: &str| {
+        let (executable, link) = (folder.path().join(executable), folder.path().join("k3s-agent"));
+        copy("/bin/sh", &executable);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&executable, &link).unwrap();
+        let line = format!("CNI_COMMAND=ADD CNI_CONTAINERID=abc {} 60", plugin.display());
+        let daemon = started(&link, &line);
+        wait_until("the plugin", || {
+            table(&root()).unwrap().iter().any(|process| process.parent == daemon.pid() && process.command == "ptp")
+        });
+        proofs_below(daemon.pid(), &prover)
+    };
+    assert!(matches!(&called_by("k3s")[..], [Proof::NetworkPlugin { plugin, .. }] if plugin == "ptp"));
+    assert_eq!(called_by("other"), []);
+}
+
 #[test]
 fn a_plugin_that_no_runtime_called_is_none() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{CHECK_INTERVAL, done, failed, no_preflight, process, signal};
+use super::{done, effect, failed, no_preflight, process, signal};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
-use crate::deadline::within;
 use nrh_core::action::{CleanupOrphans, Signal};
 use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::{FaultType, ProcessRef, Role};
@@ -90,16 +89,14 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
         Err(error) => return Err(format!("cannot remove container {id}: {error}")),
     }
     let mut last = "it gave no answer".to_owned();
-    let gone = async {
-        loop {
-            match cri.container_status(id, bounds.verify).await {
-                Err(CriError::NotFound) => return,
-                answer => last = format!("its last answer: {answer:?}"),
-            }
-            tokio::time::sleep(CHECK_INTERVAL).await;
+    let is_gone = async || match cri.container_status(id, bounds.verify).await {
+        Err(CriError::NotFound) => Some(()),
+        answer => {
+            last = format!("its last answer: {answer:?}");
+            None
         }
     };
-    if within(bounds.verify, gone).await.is_err() {
+    if effect(bounds.verify, is_gone).await.is_err() {
         let seconds = bounds.verify.as_secs();
         return Err(format!(
             "removed container {id}, but the runtime does not say within {seconds} s that it is gone; {last}"

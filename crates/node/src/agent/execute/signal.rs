@@ -4,12 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::{CHECK_INTERVAL, done, failed};
+use super::{done, effect, failed};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict;
-use crate::deadline::Deadline;
+use crate::deadline::DeadlineReached;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
@@ -38,17 +36,12 @@ pub(super) async fn send(
             ),
         );
     }
-    let mut deadline = Deadline::new(bound, Instant::now());
-    loop {
-        match effect(held, signal, before) {
-            Ok(Some(message)) => return done(command, &message),
-            Ok(None) => {}
-            Err(error) => {
-                return failed(command, &format!("signalled process {pid}, cannot see what it does now: {error}"));
-            }
-        }
-        let not_stopped = signal == Signal::Cont && before != 'T';
-        if deadline.left().is_zero() || not_stopped {
+    let not_stopped = signal == Signal::Cont && before != 'T';
+    let bound = if not_stopped { Duration::ZERO } else { bound };
+    match effect(bound, async || visible(held, signal, before).transpose()).await {
+        Ok(Ok(message)) => done(command, &message),
+        Ok(Err(error)) => failed(command, &format!("signalled process {pid}, cannot see what it does now: {error}")),
+        Err(DeadlineReached) => {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
                 "sent {} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
@@ -57,15 +50,13 @@ pub(super) async fn send(
                 state.unwrap_or('?'),
                 wchan.as_deref().unwrap_or("nothing known")
             );
-            return failed(command, &message);
+            failed(command, &message)
         }
-        tokio::time::sleep(CHECK_INTERVAL).await;
-        deadline.count(Instant::now());
     }
 }
 
 /// Returns the effect of the signal, once it is visible. Reads `stat` only, which no process can delay.
-fn effect(held: &PinnedProcess, signal: Signal, before: char) -> io::Result<Option<String>> {
+fn visible(held: &PinnedProcess, signal: Signal, before: char) -> io::Result<Option<String>> {
     let after = match held.state()? {
         None => "it has ended".to_owned(),
         Some(state) if signal == Signal::Cont && before == 'T' && state != 'T' => {

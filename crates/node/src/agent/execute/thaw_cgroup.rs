@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{CHECK_INTERVAL, done, failed, process};
+use super::{done, effect, failed, process};
 use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{PodGroups, is_group_frozen};
-use crate::deadline::{DeadlineReached, within};
+use crate::deadline::DeadlineReached;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
 use crate::reader::Reader;
@@ -200,21 +200,21 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     })?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
-    let thawed = async {
-        loop {
-            let read = Arc::clone(group);
-            let seen = reader.run(bounds.processes, move || is_group_frozen(&read)).await;
-            if !seen.map_err(|error| cannot(&error))?.map_err(|error| cannot(&error))? {
-                return Ok(format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"));
-            }
-            tokio::time::sleep(CHECK_INTERVAL).await;
+    let is_thawed = async || {
+        let read = Arc::clone(group);
+        match reader.run(bounds.processes, move || is_group_frozen(&read)).await {
+            Ok(Ok(is_frozen)) => (!is_frozen).then_some(Ok(())),
+            Ok(Err(error)) => Some(Err(cannot(&error))),
+            Err(error) => Some(Err(cannot(&error))),
         }
     };
-    let unseen = |DeadlineReached| {
-        let seconds = bounds.verify.as_secs();
-        format!("wrote {wrote} of {what}: it was not seen thawed within {seconds} s")
-    };
-    within(bounds.verify, thawed).await.map_err(unseen)?
+    match effect(bounds.verify, is_thawed).await {
+        Ok(seen) => seen.map(|()| format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more")),
+        Err(DeadlineReached) => {
+            let seconds = bounds.verify.as_secs();
+            Err(format!("wrote {wrote} of {what}: it was not seen thawed within {seconds} s"))
+        }
+    }
 }
 
 /// Thaws the group, and says what was written where. Nothing is written once it `is_late`: nobody waits for it any more, and a person
