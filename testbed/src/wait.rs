@@ -1,5 +1,5 @@
-//! Limits of waits. On an idle machine all of this takes seconds; a busy or emulated one is slow. These are no deadlines of the
-//! product: a test of a deadline has a constant of its own.
+//! Waits and their limits. On an idle machine all of this takes seconds; a busy or emulated one is slow. The limits are no
+//! deadlines of the product: a test of a deadline has a constant of its own.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,6 +15,21 @@ pub const LONG: Duration = Duration::from_mins(40);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
+/// Asks until an answer is good. Where none is within the limit, the error is the last answer.
+pub fn poll<T>(limit: Duration, mut ask: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> Result<T, T> {
+    let start = Instant::now();
+    loop {
+        let answer = ask();
+        if is_good(&answer) {
+            return Ok(answer);
+        }
+        if start.elapsed() >= limit {
+            return Err(answer);
+        }
+        sleep((start.elapsed() / 10).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
+    }
+}
+
 /// Waits up to [`SOON`] until something holds; prints and returns how long that took.
 ///
 /// # Panics
@@ -29,12 +44,9 @@ pub fn until(what: &str, holds: impl FnMut() -> bool) -> Duration {
 /// # Panics
 ///
 /// When it takes too long.
-pub fn until_within(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
+pub fn until_within(what: &str, limit: Duration, holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep((start.elapsed() / 10).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
-    }
+    assert!(poll(limit, holds, |holds| *holds).is_ok(), "not within {limit:?}: {what}");
     println!("{what}: {:.1?}", start.elapsed());
     start.elapsed()
 }

@@ -11,12 +11,15 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::tell::Teller;
-use super::wait::{POLL_INTERVAL, wait};
+use super::wait::wait;
 use super::workloads::NAMESPACE;
 use super::writes::Write;
 use crate::operator::Programs;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
+
+/// How often the bed checks.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Everything acts work with.
 pub(super) struct Stage {

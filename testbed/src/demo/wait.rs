@@ -1,13 +1,10 @@
 //! Waiting, with an end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::wait::SOON;
-
-/// How often the bed checks.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
+use crate::wait::{SOON, poll};
 
 /// Waits for something that happens soon; the error says for what.
 pub(super) fn wait(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -15,19 +12,10 @@ pub(super) fn wait(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()>
 }
 
 /// The same with another limit.
-pub(super) fn wait_within(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + limit;
-    loop {
-        let last = done();
-        if matches!(last, Ok(true)) {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            return match last {
-                Err(error) => Err(error.context(format!("{what}: not within {limit:?}"))),
-                Ok(_) => bail!("{what}: not within {limit:?}"),
-            };
-        }
-        std::thread::sleep(POLL_INTERVAL);
+pub(super) fn wait_within(what: &str, limit: Duration, done: impl FnMut() -> Result<bool>) -> Result<()> {
+    match poll(limit, done, |last| matches!(last, Ok(true))) {
+        Ok(_) => Ok(()),
+        Err(Ok(_)) => bail!("{what}: not within {limit:?}"),
+        Err(Err(error)) => Err(error.context(format!("{what}: not within {limit:?}"))),
     }
 }

@@ -4,13 +4,12 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::fs::MetadataExt,
     process::{Child, Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nrh_testbed::{
     Bed, BedOptions, KubeletStart, process,
-    wait::{ENDS, SOON},
+    wait::{ENDS, SOON, poll},
     work,
 };
 use serde_json::{Value, json};
@@ -18,16 +17,8 @@ use serde_json::{Value, json};
 use crate::shared::{is_root, room};
 
 /// Asks again until the answer satisfies; fails with the last answer.
-fn eventually<T: std::fmt::Debug>(limit: Duration, mut ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    let end = Instant::now() + limit;
-    loop {
-        let answer = ask();
-        if good(&answer) {
-            return answer;
-        }
-        assert!(Instant::now() < end, "after {limit:?} still {answer:?}");
-        sleep(Duration::from_millis(200));
-    }
+fn eventually<T: std::fmt::Debug>(limit: Duration, ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
+    poll(limit, ask, good).unwrap_or_else(|last| panic!("after {limit:?} still {last:?}"))
 }
 
 /// A `DaemonSet` whose pods start only when they reach the API server the way in-cluster clients do.
