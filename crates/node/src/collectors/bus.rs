@@ -2,12 +2,12 @@
 //! group through the same bus.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
 use super::pace::{Checker, Pace, drive};
-use super::slot::{Failure, Slot};
+use super::slot::Failure;
 use super::worker::Worker;
 use crate::bus::{BusError, ping, socket};
 use crate::collect::HostPaths;
@@ -22,7 +22,7 @@ pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         let paths = paths.clone();
         move || way(&paths)
     });
-    drive(&shared, BusChecker { worker }, pace).await;
+    drive(&shared, "bus", &shared.bus, BusChecker { worker }, pace).await;
 }
 
 /// How to reach systemd.
@@ -42,11 +42,6 @@ struct BusChecker {
 
 impl Checker for BusChecker {
     type Value = BusSeen;
-    const NAME: &'static str = "bus";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<BusSeen>> {
-        &shared.bus
-    }
 
     async fn check(&mut self) -> Result<BusSeen, Failure> {
         let Way::Bus(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };

@@ -2,19 +2,19 @@
 //! collectors find the daemons to check.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::pace::{Checker, Pace, drive};
-use super::slot::{Failure, Slot};
+use super::slot::Failure;
 use super::worker::Worker;
 use super::{Shared, lock};
 use crate::collect::HostPaths;
 use crate::collect::disks::Disks;
 use crate::collect::host::{Daemon, Host, Who};
-use nrh_core::observation::{DisksSeen, HostSeen, Owner, ProcessRole};
+use nrh_core::observation::{Owner, ProcessRole};
 use nrh_core::text::bounded;
 
 /// Where the kernel shows its devices.
@@ -33,7 +33,7 @@ pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
             scanner.check(&Who { listed, ..who(&shared) }).map_err(failed)
         }
     });
-    drive(&shared, HostChecker { shared: Arc::clone(&shared), worker }, pace).await;
+    drive(&shared, "host", &shared.host, DaemonChecker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 
 pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
@@ -42,7 +42,7 @@ pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         let (mut scanner, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
         move || Ok(scanner.check(&who(&shared)))
     });
-    drive(&shared, DisksChecker { shared: Arc::clone(&shared), worker }, pace).await;
+    drive(&shared, "disks", &shared.disks, DaemonChecker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 
 /// The daemons as the other collectors last saw them. A pid is only a hint: the reader verifies the start time.
@@ -87,39 +87,16 @@ pub(super) async fn others_have_checked(shared: &Shared) {
     }
 }
 
-struct HostChecker {
+/// Checks the daemons that the other collectors have found.
+struct DaemonChecker<T> {
     shared: Arc<Shared>,
-    worker: Worker<HostSeen>,
+    worker: Worker<T>,
 }
 
-impl Checker for HostChecker {
-    type Value = HostSeen;
-    const NAME: &'static str = "host";
+impl<T: Send + 'static> Checker for DaemonChecker<T> {
+    type Value = T;
 
-    fn slot(shared: &Shared) -> &Mutex<Slot<HostSeen>> {
-        &shared.host
-    }
-
-    async fn check(&mut self) -> Result<HostSeen, Failure> {
-        others_have_checked(&self.shared).await;
-        self.worker.ask().await
-    }
-}
-
-struct DisksChecker {
-    shared: Arc<Shared>,
-    worker: Worker<DisksSeen>,
-}
-
-impl Checker for DisksChecker {
-    type Value = DisksSeen;
-    const NAME: &'static str = "disks";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<DisksSeen>> {
-        &shared.disks
-    }
-
-    async fn check(&mut self) -> Result<DisksSeen, Failure> {
+    async fn check(&mut self) -> Result<T, Failure> {
         others_have_checked(&self.shared).await;
         self.worker.ask().await
     }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::pace::{Checker, Pace, drive};
-use super::slot::{Failure, Slot};
+use super::slot::Failure;
 use super::worker::Worker;
 use super::{CollectorSettings, Shared, lock};
 use crate::collect::HostPaths;
@@ -44,7 +44,8 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
             Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
         }
     });
-    drive(&shared, ProcessChecker { worker, round: 0, cost: Duration::ZERO, settled: true }, pace).await;
+    let checker = ProcessChecker { worker, round: 0, cost: Duration::ZERO, settled: true };
+    drive(&shared, "processes", &shared.processes, checker, pace).await;
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
@@ -60,12 +61,9 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
             Ok(Local { docker, ..check(&mut finder, &flags, known.as_ref(), &host) })
         }
     });
-    drive(
-        &shared,
-        KubeletChecker { shared: Arc::clone(&shared), worker, healthz, proc, reader: Reader::default(), round: 0 },
-        pace,
-    )
-    .await;
+    let checker =
+        KubeletChecker { shared: Arc::clone(&shared), worker, healthz, proc, reader: Reader::default(), round: 0 };
+    drive(&shared, "kubelet", &shared.kubelet, checker, pace).await;
 }
 
 fn failure(error: &io::Error) -> Failure {
@@ -93,11 +91,6 @@ fn is_to_be_followed(process: &ProcessSeen) -> bool {
 
 impl Checker for ProcessChecker {
     type Value = ProcessTable;
-    const NAME: &'static str = "processes";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<ProcessTable>> {
-        &shared.processes
-    }
 
     fn is_suspicious(seen: &ProcessTable) -> bool {
         let is_odd = |process: &ProcessSeen| match process.role {
@@ -172,11 +165,6 @@ struct KubeletChecker {
 
 impl Checker for KubeletChecker {
     type Value = KubeletSeen;
-    const NAME: &'static str = "kubelet";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<KubeletSeen>> {
-        &shared.kubelet
-    }
 
     fn is_suspicious(seen: &KubeletSeen) -> bool {
         // A kubelet that dies at its start may answer for a moment each time.

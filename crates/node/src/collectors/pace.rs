@@ -132,9 +132,6 @@ pub(super) fn back_off(abandoned: u32) -> Option<Duration> {
 /// How one collector checks.
 pub(super) trait Checker {
     type Value: Send;
-    /// Name of the collector, for people and metrics.
-    const NAME: &'static str;
-    fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
     /// Checks once. It ends with its calls or not at all: the loop bounds it.
     fn check(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
     /// Processor time of the last check, where it may be long.
@@ -158,9 +155,14 @@ pub(super) trait Checker {
     fn stored(_shared: &Shared) {}
 }
 
-/// Checks for ever.
-pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pace) {
-    let slot = L::slot(shared);
+/// Checks for ever, and stores each outcome in `slot`. `name` is the collector's, for people and metrics.
+pub(super) async fn drive<L: Checker>(
+    shared: &Shared,
+    name: &str,
+    slot: &Mutex<Slot<L::Value>>,
+    mut checker: L,
+    pace: Pace,
+) {
     let mut tempo = shared.tempo.subscribe();
     let (mut abandoned, mut served) = (0_u32, None);
     loop {
@@ -169,9 +171,9 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
         tempo.mark_unchanged();
         let asked = tempo.borrow().asked;
         lock(slot).sent(began);
-        let result = watched(shared, &mut checker, pace.bound).await;
+        let result = watched(shared, name, slot, &mut checker, pace.bound).await;
         abandoned = if matches!(result, Err(Failure::Exhausted(_))) {
-            shared.call_abandoned(L::NAME);
+            shared.call_abandoned(name);
             abandoned.saturating_add(1)
         } else {
             0
@@ -201,8 +203,13 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
 }
 
 /// Waits for one check. It notifies when the check passes its deadline, and drops the check after the bound.
-async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
-    let slot = L::slot(shared);
+async fn watched<L: Checker>(
+    shared: &Shared,
+    name: &str,
+    slot: &Mutex<Slot<L::Value>>,
+    checker: &mut L,
+    bound: Duration,
+) -> Result<L::Value, Failure> {
     let mut check = pin!(checker.check());
     let mut notified = None;
     loop {
@@ -223,7 +230,7 @@ async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) 
             let mut slot = lock(slot);
             (slot.count(now), slot.due_since(now), slot.abandoned_at(bound, now))
         };
-        shared.was_stalled(L::NAME, held_up);
+        shared.was_stalled(name, held_up);
         if let Some(result) = result {
             return result;
         }
@@ -286,11 +293,6 @@ mod tests {
 
     impl Checker for Scripted {
         type Value = StatusSeen;
-        const NAME: &'static str = "scripted";
-
-        fn slot(shared: &Shared) -> &Mutex<Slot<StatusSeen>> {
-            &shared.status
-        }
 
         fn is_suspicious(seen: &StatusSeen) -> bool {
             seen.network.is_some()
@@ -311,7 +313,7 @@ mod tests {
         let paces = Paces { status: pace, ..Paces::default() };
         let shared = Arc::new(Shared::new(&CollectorSettings { paces, ..CollectorSettings::default() }));
         shared.tempo.send_modify(|tempo| tempo.urgent = urgent);
-        let collector = drive(&shared, Scripted(checks.iter().cloned().collect()), pace);
+        let collector = drive(&shared, "scripted", &shared.status, Scripted(checks.iter().cloned().collect()), pace);
         let mut count = 0;
         let counted = async {
             loop {
@@ -332,9 +334,9 @@ mod tests {
             let pace = Pace { rest: secs(10), urgent: secs(10), deadline: secs(5), bound: secs(120), back_off };
             let paces = Paces { status: pace, ..Paces::default() };
             let shared = Shared::new(&CollectorSettings { paces, ..CollectorSettings::default() });
-            let hour = tokio::time::timeout(secs(3_000), drive(&shared, Scripted(VecDeque::new()), pace));
-            assert!(hour.await.is_err());
-            let dropped = lock(&shared.calls).abandoned[Scripted::NAME];
+            let collector = drive(&shared, "scripted", &shared.status, Scripted(VecDeque::new()), pace);
+            assert!(tokio::time::timeout(secs(3_000), collector).await.is_err());
+            let dropped = lock(&shared.calls).abandoned["scripted"];
             assert!((least..=most).contains(&dropped), "{longest} s: {dropped}");
         }
     }

@@ -2,14 +2,14 @@
 //! or starts, this collector asks nothing.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::host::others_have_checked;
 use super::pace::{Checker, Pace, drive};
-use super::slot::{Failure, Slot};
+use super::slot::Failure;
 use super::worker::Worker;
 use super::{Shared, lock};
 use crate::collect::kubelet::port::Port;
@@ -33,7 +33,7 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
         }
     });
     let checker = PortChecker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
-    drive(&shared, checker, pace).await;
+    drive(&shared, "port", &shared.port, checker, pace).await;
 }
 
 struct PortChecker {
@@ -45,11 +45,6 @@ struct PortChecker {
 
 impl Checker for PortChecker {
     type Value = PortSeen;
-    const NAME: &'static str = "port";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<PortSeen>> {
-        &shared.port
-    }
 
     async fn check(&mut self) -> Result<PortSeen, Failure> {
         others_have_checked(&self.shared).await;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::pace::{Checker, Pace, drive};
-use super::slot::{Failure, Slot};
+use super::slot::Failure;
 use super::{Shared, lock};
 use crate::collect::lists::{Asked, ListCall, Lists};
 use crate::cri::CriError;
@@ -18,18 +18,18 @@ use nrh_core::observation::{ContainerState, ListRound, RuntimeKind, RuntimeSeen,
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
     let checker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
-    drive(&shared, checker, pace).await;
+    drive(&shared, "runtime", &shared.version, checker, pace).await;
 }
 
 pub(super) async fn lists(shared: Arc<Shared>, pace: Pace) {
     let checker =
         ListChecker { shared: Arc::clone(&shared), bound: pace.bound, connected: None, lists: Lists::default() };
-    drive(&shared, checker, pace).await;
+    drive(&shared, "lists", &shared.lists, checker, pace).await;
 }
 
 pub(super) async fn status(shared: Arc<Shared>, pace: Pace) {
     let checker = StatusChecker { shared: Arc::clone(&shared), bound: pace.bound };
-    drive(&shared, checker, pace).await;
+    drive(&shared, "status", &shared.status, checker, pace).await;
 }
 
 /// The socket to use, or why there is none.
@@ -101,11 +101,6 @@ impl Version {
 
 impl Checker for Version {
     type Value = RuntimeSeen;
-    const NAME: &'static str = "runtime";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<RuntimeSeen>> {
-        &shared.version
-    }
 
     fn stored(shared: &Shared) {
         shared.update_task_targets();
@@ -142,11 +137,6 @@ struct ListChecker {
 
 impl Checker for ListChecker {
     type Value = ListRound;
-    const NAME: &'static str = "lists";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<ListRound>> {
-        &shared.lists
-    }
 
     fn is_suspicious(seen: &ListRound) -> bool {
         !seen.orphan_checks.is_empty()
@@ -201,11 +191,6 @@ struct StatusChecker {
 
 impl Checker for StatusChecker {
     type Value = StatusSeen;
-    const NAME: &'static str = "status";
-
-    fn slot(shared: &Shared) -> &Mutex<Slot<StatusSeen>> {
-        &shared.status
-    }
 
     async fn check(&mut self) -> Result<StatusSeen, Failure> {
         let client = Client::connect(&endpoint(&self.shared)?).await.map_err(unconnected)?;
