@@ -6,7 +6,6 @@
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
@@ -22,10 +21,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::cache::Cache;
 use super::calls::{CallError, Calls, bounded};
 use super::events::Events;
-use super::leader::Leadership;
+use super::shared::Shared;
 use nrh_api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 
 /// The policies of `config/admission`, each with a binding of the same name.
@@ -82,7 +80,7 @@ const AGAIN: Duration = Duration::from_mins(3);
 /// Time between two checks otherwise.
 const SOON: Duration = Duration::from_secs(5);
 /// Checks repeatedly, for as long as the process runs. The leader reports a finding once.
-pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events: Events) {
+pub async fn run(Shared { calls, cache, leadership, .. }: Shared, events: Events) {
     let (began, mut reported) = (Instant::now(), None);
     loop {
         let node = cache.lock().snapshot.nodes.keys().next().cloned();

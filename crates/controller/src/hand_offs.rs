@@ -2,7 +2,6 @@
 //! and never watches them. A read without an answer decides nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -13,9 +12,9 @@ use kube::core::ApiResource;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::cache::{Cache, State};
+use super::cache::State;
 use super::calls::{CallError, Calls, bounded_opt};
-use super::leader::Leadership;
+use super::shared::Shared;
 use nrh_api::OPERATION_LABEL;
 use nrh_core::fault::MAX_LINE;
 use nrh_core::hand_off::{HandOffView, HandedOff};
@@ -76,7 +75,7 @@ pub fn operation_of(object: &DynamicObject) -> Option<&str> {
 }
 
 /// Reads the objects of current hand-offs while this process leads, for as long as the process runs.
-pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
+pub async fn run(Shared { calls, cache, leadership, .. }: Shared) {
     loop {
         let leads = leadership.term(Instant::now()).is_some();
         let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };

@@ -30,5 +30,6 @@ pub mod permissions;
 pub mod rbac;
 #[cfg(target_os = "linux")]
 pub mod run;
+mod shared;
 pub mod shipped_policy;
 mod status;

@@ -17,12 +17,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use super::cache::State;
 pub use super::cache::mirrored::MANAGER;
 use super::cache::mirrored::{Current, MirroredState};
-use super::cache::{Cache, State};
 use super::calls::{CallError, Calls, bounded};
-use super::clock::Clock;
-use super::leader::Leadership;
+use super::shared::Shared;
 use super::status::StatusViews;
 use nrh_core::fault::Fault;
 use nrh_core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
@@ -49,10 +48,7 @@ struct Write {
 /// Writes the mirror.
 #[derive(Debug)]
 pub struct Mirror {
-    calls: Calls,
-    cache: Arc<Cache>,
-    clock: Clock,
-    leadership: Leadership,
+    shared: Shared,
     wanted: NodeConditions,
     status_view: watch::Receiver<Arc<StatusViews>>,
     not_before: BTreeMap<String, Instant>,
@@ -62,15 +58,8 @@ pub struct Mirror {
 
 impl Mirror {
     /// A mirror of the types in `wanted`, woken by each decision.
-    pub fn new(
-        calls: Calls,
-        cache: Arc<Cache>,
-        clock: Clock,
-        leadership: Leadership,
-        wanted: NodeConditions,
-        status_view: watch::Receiver<Arc<StatusViews>>,
-    ) -> Self {
-        Self { calls, cache, clock, leadership, wanted, status_view, not_before: BTreeMap::new(), paused: None }
+    pub fn new(shared: Shared, wanted: NodeConditions, status_view: watch::Receiver<Arc<StatusViews>>) -> Self {
+        Self { shared, wanted, status_view, not_before: BTreeMap::new(), paused: None }
     }
 
     /// Writes while this process leads, for as long as it runs.
@@ -88,17 +77,17 @@ impl Mirror {
     async fn round(&mut self) {
         let now = Instant::now();
         self.not_before.retain(|_, until| *until > now);
-        if self.leadership.term(now).is_none() || self.paused.is_some_and(|until| until > now) {
+        if self.shared.leadership.term(now).is_none() || self.paused.is_some_and(|until| until > now) {
             return;
         }
         let writes = {
-            let state = self.cache.lock();
+            let state = self.shared.cache.lock();
             if !state.is_synced() {
                 return;
             }
-            due(&state, &self.wanted, &self.not_before, self.clock.now())
+            due(&state, &self.wanted, &self.not_before, self.shared.clock.now())
         };
-        let (calls, leadership) = (&self.calls, &self.leadership);
+        let Shared { calls, leadership, .. } = &self.shared;
         let runs = writes.into_iter().map(|write| async move {
             let lead = leadership.term(Instant::now()).is_some();
             let result = if lead { apply(calls, &write).await } else { Ok(()) };
@@ -240,7 +229,7 @@ async fn apply(calls: &Calls, write: &Write) -> Result<(), CallError> {
 mod tests {
     use super::super::cache::mirrored;
     use super::*;
-    use crate::cache::report;
+    use crate::cache::{Cache, report};
 
     /// A Node with the condition `KubeletUnhealthy` of another tool, and the mirror's conditions of these types.
     fn node(ours: &[&str]) -> Node {

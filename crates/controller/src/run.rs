@@ -22,6 +22,7 @@ use super::http::{self, Served};
 use super::leader::{Election, Lost};
 use super::metrics::Metrics;
 use super::node_conditions::Mirror;
+use super::shared::Shared;
 use super::status::StatusViews;
 use super::status::writer::StatusWriter;
 use super::{admission, calls, events, evictions, hand_offs, own_image};
@@ -159,20 +160,18 @@ impl Controller {
             cache: cache.clone(),
             clock: clock.clone(),
             leadership: leadership.clone(),
-            events,
+            events: events.clone(),
             metrics,
             image,
             lately: RecentAnswers::default(),
             kills: Kills::default(),
             settings,
         };
-        let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
-        let events = applier.events.clone();
-        let admission = admission::run(c, k, l, events.clone());
+        let shared = Shared { calls: calls.clone(), cache: cache.clone(), clock, leadership };
+        let admission = admission::run(shared.clone(), events.clone());
         let decider = Planner::new(applier, ceiling, status_view);
-        let (c, k) = (calls.clone(), cache.clone());
-        let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
-        let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);
+        let mirror = Mirror::new(shared.clone(), node_conditions, seen.clone());
+        let writer = StatusWriter::new(shared.clone(), events, seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
         let mut sender = std::pin::pin!(sender.run(calls.raw_acts(), identity));
         let part = |part| Some(Err(Ended::Part(part)));
@@ -182,11 +181,11 @@ impl Controller {
             () = mirror.run() => part("the mirror of conditions"),
             () = writer.run() => part("the writer of statuses"),
             () = watches::run(calls.watches(), cache.clone()) => part("a watch"),
-            () = hand_offs::run(calls.clone(), cache.clone(), leadership.clone()) => part("the reader of hand-offs"),
+            () = hand_offs::run(shared.clone()) => part("the reader of hand-offs"),
             () = hand_offs::rights::run(calls.clone(), cache.clone()) => part("the asking for rights"),
             () = admission => part("the check of the admission policies"),
-            () = evictions::run(calls.clone(), cache.clone()) => part("the asking for the right to evict"),
-            () = suspects::run(calls.clone(), cache, clock, leadership) => part("the reader of suspects' pods"),
+            () = evictions::run(calls.clone(), cache) => part("the asking for the right to evict"),
+            () = suspects::run(shared) => part("the reader of suspects' pods"),
             () = &mut sender => return Err(Ended::Part("the sender of events")),
         };
         if ended.is_none() {

@@ -3,7 +3,6 @@
 //! size. It reads a pod that is not well until the pod is well or gone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,11 +11,10 @@ use kube::api::ListParams;
 use kube::{Api, Resource};
 use tokio::time::Instant;
 
+use super::State;
 use super::daemon_sets::DaemonSetRow;
-use super::{Cache, State};
 use crate::calls::{CallError, Calls, bounded};
-use crate::clock::Clock;
-use crate::leader::Leadership;
+use crate::shared::Shared;
 use nrh_api::view::guard::Guarded;
 use nrh_api::view::pods;
 use nrh_core::fault::PodRef;
@@ -64,7 +62,7 @@ impl Subject {
 }
 
 /// Reads pods of suspects while this process leads, for as long as it runs.
-pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Leadership) {
+pub async fn run(Shared { calls, cache, clock, leadership }: Shared) {
     let (mut tried, mut reported) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let now = Instant::now();

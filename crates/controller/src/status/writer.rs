@@ -17,14 +17,12 @@ use tokio::time::Instant;
 use super::node::{Difference, difference, node_part};
 use super::policy::{config_status, news_of_policy, policy_status, same_policy_status};
 use super::{StatusViews, is_without_probe};
+use crate::cache::State;
 use crate::cache::command::CommandRow;
 use crate::cache::report::ControllerStatus;
-use crate::cache::{Cache, State};
-use crate::calls::Calls;
-use crate::clock::Clock;
 use crate::commands::Ask;
 use crate::events::Events;
-use crate::leader::Leadership;
+use crate::shared::Shared;
 use nrh_api::{ConditionReason, ConditionType, RemediationConfigStatus};
 use nrh_core::plan::NodeStatusView;
 use nrh_core::sorted_cursor::SortedCursor;
@@ -92,11 +90,8 @@ impl Round {
 /// Writes statuses.
 #[derive(Debug)]
 pub struct StatusWriter {
-    calls: Calls,
-    cache: Arc<Cache>,
-    clock: Clock,
+    shared: Shared,
     events: Events,
-    leadership: Leadership,
     status_view: watch::Receiver<Arc<StatusViews>>,
     check_requests: CheckRequests,
     written: BTreeMap<String, Instant>,
@@ -113,20 +108,10 @@ pub struct StatusWriter {
 
 impl StatusWriter {
     /// A writer of these status views.
-    pub fn new(
-        calls: Calls,
-        cache: Arc<Cache>,
-        clock: Clock,
-        events: Events,
-        leadership: Leadership,
-        status_view: watch::Receiver<Arc<StatusViews>>,
-    ) -> Self {
+    pub fn new(shared: Shared, events: Events, status_view: watch::Receiver<Arc<StatusViews>>) -> Self {
         Self {
-            calls,
-            cache,
-            clock,
+            shared,
             events,
-            leadership,
             status_view,
             check_requests: CheckRequests::default(),
             written: BTreeMap::new(),
@@ -166,7 +151,7 @@ impl StatusWriter {
     /// Whether the API server serves another history than the one in the cache, as a list or the answer to a write has shown.
     /// All writes depend on the cache, and the cache would take no answer to them as newer.
     fn is_another_history(&self) -> bool {
-        let state = self.cache.lock();
+        let state = self.shared.cache.lock();
         let Some((kind, found)) = state.versions.went_back() else { return false };
         tracing::error!(
             kind,
@@ -186,7 +171,7 @@ impl StatusWriter {
     /// One round. Returns whether there is more to write.
     async fn round(&mut self) -> bool {
         let now = Instant::now();
-        if self.leadership.term(now).is_none() {
+        if self.shared.leadership.term(now).is_none() {
             // Another leader writes meanwhile, too.
             self.compared.1 = None;
             return false;
@@ -196,7 +181,7 @@ impl StatusWriter {
         let status_view = self.status_view.borrow_and_update().clone();
         let writes = self.due(&status_view, now);
         let full = writes.len() >= ROUND;
-        let (calls, cache, events, leadership) = (&self.calls, &self.cache, &self.events, &self.leadership);
+        let (Shared { calls, cache, leadership, .. }, events) = (&self.shared, &self.events);
         let runs = writes.into_iter().map(|write| async move {
             // A term may end during a long round.
             let lead = leadership.term(Instant::now()).is_some();
@@ -216,12 +201,12 @@ impl StatusWriter {
     }
 
     fn due(&mut self, status_view: &Arc<StatusViews>, now: Instant) -> Vec<Write> {
-        let cache = self.cache.clone();
+        let cache = self.shared.cache.clone();
         let mut state = cache.lock();
         if !state.is_synced() {
             return Vec::new();
         }
-        let wall = self.clock.now();
+        let wall = self.shared.clock.now();
         let since = now.saturating_duration_since(self.watched_at).as_millis();
         let watched = (since.saturating_mul(WATCHED_RATE) / 1_000).min(WATCHED_ROUND);
         if watched > 0 {
@@ -342,7 +327,7 @@ impl StatusWriter {
         if current.unreadable {
             return Compared::Same;
         }
-        let part = node_part(status_view, blocked, current, self.clock.now());
+        let part = node_part(status_view, blocked, current, self.shared.clock.now());
         let is_recent = |least| !self.rested(&format!("node {node}"), round.now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > round.now);
         let is_put_off = match difference(current, &part) {
