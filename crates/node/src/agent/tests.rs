@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_cri::v1;
+use tonic::Code;
 
 use super::claims::{Claims, Moment};
 use super::{Agent, AgentSettings};
 use crate::cri::endpoint::{Endpoint, NamedBy};
+use crate::cri::fake::{self, Fake, Say, task};
 use crate::waiting::wait_until;
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::command::OutcomeReason::{
@@ -27,29 +30,29 @@ mod process;
 mod reboot;
 mod release;
 mod restart;
-mod runtime;
 mod thaw;
 mod unresponsive;
 
 use process::{Running, Stage, id, process_ref};
-use runtime::{Runtime, Wrong};
 
 /// A node: its processes, its runtime, its state folder.
 struct Node {
     stage: Stage,
-    runtime: Runtime,
+    runtime: Fake,
 }
 
 impl Node {
     fn new() -> Self {
-        let stage = Stage::new();
-        let runtime = Runtime::start(stage.path("runtime.sock"));
-        Self { stage, runtime }
+        let runtime = Fake::start();
+        runtime.say("Get", no_task());
+        // This call may wait for network plugins: no preflight makes it.
+        runtime.unsay("Status");
+        Self { stage: Stage::new(), runtime }
     }
 
-    /// From now on the runtime's answers to this call go wrong, and to no other.
-    fn wrong(&self, method: &str, wrong: Wrong) {
-        self.runtime.set(|world| world.wrong = [(method.to_owned(), wrong)].into());
+    /// What containerd says of one task.
+    fn task_says(&self, id: &str, say: Say) {
+        self.runtime.say(&format!("Get:{id}"), say);
     }
 
     fn agent(&self) -> Agent {
@@ -84,7 +87,7 @@ trait Executes {
 
 impl Executes for Node {
     fn settings(&self) -> AgentSettings {
-        let endpoint = Endpoint::cri(self.runtime.socket.clone(), NamedBy::Flag);
+        let endpoint = Endpoint::cri(self.runtime.socket(), NamedBy::Flag);
         let mut settings = AgentSettings::new("n1", &self.stage.path("state"), endpoint);
         settings.docker_socket = self.stage.path("docker.sock");
         settings.cni_folders = vec![self.stage.path("cni")];
@@ -264,6 +267,34 @@ async fn the_self_check_names_what_is_missing() {
     assert_eq!(missing.len(), 2, "{missing:?}");
     assert!(missing[0].contains("none.sock") && missing[1].contains("are disabled"), "{missing:?}");
     assert_eq!((shim.resumed(), runtime.resumed()), (0, 0));
+}
+
+fn no_task() -> Say {
+    Say::Error(Code::NotFound, "no such task".to_owned())
+}
+
+/// What containerd says of the task of an unresponsive shim, after its own wait.
+fn silent_shim() -> Say {
+    Say::Late(Duration::from_secs(2), Box::new(task(0)))
+}
+
+fn gave_up() -> Say {
+    Say::Error(Code::DeadlineExceeded, "context deadline exceeded".to_owned())
+}
+
+fn fails() -> Say {
+    Say::Error(Code::Internal, "told to fail".to_owned())
+}
+
+fn sandbox(id: &str, ready: bool) -> v1::PodSandbox {
+    let metadata = Some(fake::pod("p", "uid-1", "d", 0));
+    v1::PodSandbox { metadata, state: i32::from(!ready), created_at: 1, ..fake::sandbox(id) }
+}
+
+/// States: 0 created, 1 running, 2 exited, 3 unknown.
+fn container(id: &str, sandbox: &str, state: i32) -> v1::Container {
+    let labels = fake::labels("p", "uid-1", "d", "c");
+    v1::Container { state, created_at: 1, labels, ..fake::container(id, sandbox) }
 }
 
 fn pod(uid: &str) -> PodRef {

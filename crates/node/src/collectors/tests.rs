@@ -15,7 +15,7 @@ use tonic::Code;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cri::fake::{Fake, Say, container, container_status, sandbox_status, sandboxes_are, task};
+use crate::cri::fake::{Fake, Say, sandbox, sandbox_status, task};
 use nrh_core::observation::{OrphanCheck, TaskAnswer};
 
 const fn ms(millis: u64) -> Duration {
@@ -188,18 +188,14 @@ async fn a_status_that_hangs_is_a_collector_of_its_own() {
 #[tokio::test]
 async fn a_container_that_is_not_started_is_timed_from_the_first_list_that_shows_it() {
     let fake = Fake::start();
-    let list = |state: i32| {
-        let container = k8s_cri::v1::Container { state, ..container("c1", "s1") };
-        Say::message(&k8s_cri::v1::ListContainersResponse { containers: vec![container] })
-    };
-    fake.lists(&["s1"], &[]);
-    fake.say("ListContainers", list(0));
+    fake.lists(&["s1"], &[("c1", "s1")]);
+    fake.set(|world| world.containers[0].state = 0);
     let collectors = start(&fake, &quick());
     let since = |seen: &Observations| seen.lists.value().and_then(|round| round.unfinished.get("c1").copied());
     let first = since(&until(&collectors, "a container in between", |seen| since(seen).is_some()).await);
     until(&collectors, "it to have been so for longer", |seen| since(seen) > first && since(seen) >= Some(ms(200)))
         .await;
-    fake.say("ListContainers", list(1));
+    fake.set(|world| world.containers[0].state = 1);
     until(&collectors, "it to run", |seen| seen.lists.value().is_some_and(|round| round.unfinished.is_empty())).await;
 }
 
@@ -222,7 +218,7 @@ async fn a_bad_list_is_no_verdict_and_delays_nobody() {
             assert_eq!(seen.lists.value(), None, "{list} {say:?}: a part of a round was kept");
             assert_eq!(seen.list_too_large, matches!(say, Say::Huge), "{list} {say:?}");
             others_go_on(&collectors, &fake).await;
-            fake.lists(&["s1"], &[("c1", "s1")]);
+            fake.unsay(list);
             let seen = until(&collectors, "the lists to come back", |seen| seen.lists.value().is_some()).await;
             assert!(!seen.list_too_large);
         }
@@ -362,12 +358,6 @@ async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a
     assert!(!matches!(seen.processes, Reading::Done { .. }) && !matches!(seen.kubelet, Reading::Done { .. }));
 }
 
-fn orphans(fake: &Fake, containers: &[(&str, &str)]) {
-    fake.lists(&["s1"], containers);
-    fake.say("ContainerStatus", container_status());
-    fake.say("PodSandboxStatus", error(Code::NotFound, "not found"));
-}
-
 async fn recheck(collectors: &Collectors, id: &str) -> OrphanCheck {
     let known = |seen: &Observations| seen.lists.value().and_then(|round| round.orphan_checks.get(id).copied());
     known(&until(collectors, "a recheck", |seen| known(seen).is_some()).await).unwrap()
@@ -379,14 +369,14 @@ async fn an_orphan_is_confirmed_only_by_not_found() {
     let cases: [(&str, &str, Say, OrphanCheck); 6] = [
         ("as it is", "x", gone(), OrphanCheck::Confirmed),
         ("the container is gone", "ContainerStatus:c1", gone(), OrphanCheck::Refuted),
-        ("the sandbox answers", "PodSandboxStatus:lost", sandbox_status(), OrphanCheck::Refuted),
+        ("the sandbox answers", "PodSandboxStatus:lost", sandbox_status(0), OrphanCheck::Refuted),
         ("an error", "PodSandboxStatus:lost", error(Code::Unknown, "?"), OrphanCheck::NoAnswer),
         ("cut off", "PodSandboxStatus:lost", Say::Broken, OrphanCheck::NoAnswer),
         ("its own deadline", "ContainerStatus:c1", error(Code::DeadlineExceeded, "?"), OrphanCheck::NoAnswer),
     ];
     for (what, method, say, expected) in cases {
         let fake = Fake::start();
-        orphans(&fake, &[("c1", "lost"), ("c2", "s1")]);
+        fake.lists(&["s1"], &[("c1", "lost"), ("c2", "s1")]);
         fake.say(method, say);
         let collectors = start(&fake, &quick());
         assert_eq!(recheck(&collectors, "c1").await, expected, "{what}");
@@ -398,9 +388,8 @@ async fn an_orphan_is_confirmed_only_by_not_found() {
 async fn a_sandbox_in_either_of_two_lists_is_there() {
     for (before, after, is_odd) in [(&["s1"][..], &[][..], false), (&[], &["s1"], false), (&[], &[], true)] {
         let fake = Fake::start();
-        orphans(&fake, &[("c1", "s1")]);
-        // Each round asks for the sandboxes twice.
-        fake.say("ListPodSandbox", Say::InTurn(vec![sandboxes_are(before), sandboxes_are(after)]));
+        fake.lists(before, &[("c1", "s1")]);
+        fake.set(|world| world.sandboxes_again = Some(after.iter().map(|id| sandbox(id)).collect()));
         let collectors = start(&fake, &quick());
         let seen = until(&collectors, "some rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
         assert_eq!(seen.lists.value().unwrap().orphan_checks.contains_key("c1"), is_odd, "{before:?} {after:?}");
@@ -413,7 +402,7 @@ async fn at_most_five_direct_questions_a_round_and_all_get_their_turn() {
     let ids: Vec<String> = (0..12).map(|number| format!("c{number:02}")).collect();
     let containers: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "lost")).collect();
     let fake = Fake::start();
-    orphans(&fake, &containers);
+    fake.lists(&["s1"], &containers);
     let collectors = start(&fake, &quick());
     let mut most = 0;
     until(&collectors, "all of them", |seen| {
@@ -427,7 +416,7 @@ async fn at_most_five_direct_questions_a_round_and_all_get_their_turn() {
 #[tokio::test]
 async fn a_direct_question_that_hangs_stays_out_alone() {
     let fake = Fake::start();
-    orphans(&fake, &[("c1", "lost"), ("c2", "lost")]);
+    fake.lists(&["s1"], &[("c1", "lost"), ("c2", "lost")]);
     fake.say("ContainerStatus:c1", Say::Never);
     let collectors = start(&fake, &quick());
     let seen = until(&collectors, "two rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;

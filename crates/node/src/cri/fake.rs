@@ -1,9 +1,9 @@
-//! A runtime for tests, on a real socket. It gives the answers that a test sets, also broken ones.
+//! A runtime for tests, on a real socket. It has the objects that a test sets, and gives other answers, also broken
+//! ones, where a test tells it to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -11,7 +11,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use containerd_client::services::v1::{GetRequest, GetResponse};
 use containerd_client::types::v1::Process;
-use futures::{Stream, StreamExt, stream};
+use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -28,8 +28,6 @@ pub(crate) enum Say {
     Answer(Vec<u8>),
     Error(Code, String),
     Late(Duration, Box<Self>),
-    /// Gives these one after the other, and then starts again with the first.
-    InTurn(Vec<Self>),
     Never,
     /// Begins an answer and never ends it.
     Endless,
@@ -49,18 +47,73 @@ impl Say {
     }
 }
 
+/// One call as `Method`, or `Method:id` where it names an object.
+#[derive(Debug)]
+struct Call {
+    name: String,
+    /// Lives until its answer has ended or nobody waits for it.
+    out: Weak<()>,
+}
+
+impl Call {
+    fn is(&self, what: &str) -> bool {
+        self.name.strip_prefix(what).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    }
+}
+
+/// What the runtime has, what it is told to say, and what it was asked.
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct World {
+    name: String,
+    pub(crate) sandboxes: Vec<v1::PodSandbox>,
+    /// Changes places with `sandboxes` at each list of containers.
+    pub(crate) sandboxes_again: Option<Vec<v1::PodSandbox>>,
+    pub(crate) containers: Vec<v1::Container>,
     /// By method, or `Method:id` for one object.
-    says: Mutex<BTreeMap<String, Say>>,
-    calls: Mutex<BTreeMap<String, usize>>,
-    out: Mutex<BTreeMap<String, Arc<AtomicUsize>>>,
+    says: BTreeMap<String, Say>,
+    calls: Vec<Call>,
+}
+
+impl World {
+    /// The answer to a call for which it is told nothing.
+    fn answer(&mut self, method: &str, id: &str) -> Say {
+        let not_found = || Say::Error(Code::NotFound, format!("{id} not found"));
+        match method {
+            "Version" => Say::message(&v1::VersionResponse {
+                version: "0.1.0".to_owned(),
+                runtime_name: self.name.clone(),
+                runtime_version: "1.6.20".to_owned(),
+                runtime_api_version: "v1".to_owned(),
+            }),
+            "ListPodSandbox" => Say::message(&v1::ListPodSandboxResponse { items: self.sandboxes.clone() }),
+            "ListContainers" => {
+                if let Some(again) = &mut self.sandboxes_again {
+                    std::mem::swap(&mut self.sandboxes, again);
+                }
+                Say::message(&v1::ListContainersResponse { containers: self.containers.clone() })
+            }
+            "PodSandboxStatus" => {
+                let known = self.sandboxes.iter().find(|sandbox| sandbox.id == id);
+                known.map_or_else(not_found, |sandbox| sandbox_status(sandbox.state))
+            }
+            "ContainerStatus" => {
+                let known = self.containers.iter().find(|container| container.id == id);
+                known.map_or_else(not_found, |container| container_status(container.state))
+            }
+            "StopContainer" => Say::message(&v1::StopContainerResponse {}),
+            "RemoveContainer" => {
+                self.containers.retain(|container| container.id != id);
+                Say::message(&v1::RemoveContainerResponse {})
+            }
+            _ => Say::Error(Code::Unimplemented, format!("the fake was not told what to say to {method} {id}")),
+        }
+    }
 }
 
 /// The running fake. It ends, and its socket with it, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Fake {
-    state: Arc<State>,
+    world: Arc<Mutex<World>>,
     folder: tempfile::TempDir,
     /// Its own async runtime: its end cuts every connection, as the end of a process would.
     server: Option<Runtime>,
@@ -76,12 +129,11 @@ impl Fake {
     /// A healthy containerd without pods.
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let state = Arc::new(State::default());
-        let server = serve(&state, &folder.path().join("runtime.sock"));
-        let fake = Self { state, folder, server: Some(server) };
+        let world = Arc::new(Mutex::new(World::default()));
+        let server = serve(&world, &folder.path().join("runtime.sock"));
+        let fake = Self { world, folder, server: Some(server) };
         fake.name("containerd");
         fake.network(true, "", "");
-        fake.lists(&[], &[]);
         fake
     }
 
@@ -98,17 +150,11 @@ impl Fake {
     }
 
     pub(crate) fn restart(&mut self) {
-        self.server = Some(serve(&self.state, &self.socket()));
+        self.server = Some(serve(&self.world, &self.socket()));
     }
 
     pub(crate) fn name(&self, name: &str) {
-        let answer = v1::VersionResponse {
-            version: "0.1.0".to_owned(),
-            runtime_name: name.to_owned(),
-            runtime_version: "1.6.20".to_owned(),
-            runtime_api_version: "v1".to_owned(),
-        };
-        self.say("Version", Say::message(&answer));
+        self.set(|world| name.clone_into(&mut world.name));
     }
 
     pub(crate) fn network(&self, status: bool, reason: &str, message: &str) {
@@ -125,30 +171,42 @@ impl Fake {
         self.say("Status", Say::message(&answer));
     }
 
+    pub(crate) fn set(&self, change: impl FnOnce(&mut World)) {
+        change(&mut self.world.lock().unwrap());
+    }
+
     /// Sets the answer to `what` from now on: a method, or `Method:id` for one object.
     pub(crate) fn say(&self, what: &str, say: Say) {
-        self.state.says.lock().unwrap().insert(what.to_owned(), say);
+        self.world.lock().unwrap().says.insert(what.to_owned(), say);
+    }
+
+    /// Takes back what was set with [`Self::say`].
+    pub(crate) fn unsay(&self, what: &str) {
+        self.world.lock().unwrap().says.remove(what);
     }
 
     /// Ready sandboxes by id, and running containers by id and sandbox.
     pub(crate) fn lists(&self, sandboxes: &[&str], containers: &[(&str, &str)]) {
-        self.say("ListPodSandbox", sandboxes_are(sandboxes));
-        let containers = containers.iter().map(|(id, sandbox)| container(id, sandbox)).collect();
-        self.say("ListContainers", Say::message(&v1::ListContainersResponse { containers }));
+        self.set(|world| {
+            world.sandboxes = sandboxes.iter().map(|id| sandbox(id)).collect();
+            world.containers = containers.iter().map(|(id, sandbox)| container(id, sandbox)).collect();
+        });
     }
 
     pub(crate) fn calls(&self, what: &str) -> usize {
-        self.state.calls.lock().unwrap().get(what).copied().unwrap_or(0)
+        self.world.lock().unwrap().calls.iter().filter(|call| call.is(what)).count()
     }
 
     pub(crate) fn out(&self, what: &str) -> usize {
-        self.state.out.lock().unwrap().get(what).map_or(0, |out| out.load(Ordering::SeqCst))
+        let is_out = |call: &&Call| call.is(what) && call.out.strong_count() > 0;
+        self.world.lock().unwrap().calls.iter().filter(is_out).count()
     }
-}
 
-pub(crate) fn sandboxes_are(ids: &[&str]) -> Say {
-    let items = ids.iter().map(|id| sandbox(id)).collect();
-    Say::message(&v1::ListPodSandboxResponse { items })
+    /// Calls that change something, in order.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        let is_write = |call: &&Call| call.is("StopContainer") || call.is("RemoveContainer");
+        self.world.lock().unwrap().calls.iter().filter(is_write).map(|call| call.name.clone()).collect()
+    }
 }
 
 /// What a sandbox says of its pod.
@@ -178,13 +236,14 @@ pub(crate) fn container(id: &str, sandbox: &str) -> v1::Container {
     }
 }
 
-pub(crate) fn container_status() -> Say {
-    let status = Some(v1::ContainerStatus { state: 1, ..v1::ContainerStatus::default() });
+fn container_status(state: i32) -> Say {
+    let status = Some(v1::ContainerStatus { state, ..v1::ContainerStatus::default() });
     Say::message(&v1::ContainerStatusResponse { status, info: [].into() })
 }
 
-pub(crate) fn sandbox_status() -> Say {
-    let status = Some(v1::PodSandboxStatus::default());
+/// 0 = ready, 1 = not ready.
+pub(crate) fn sandbox_status(state: i32) -> Say {
+    let status = Some(v1::PodSandboxStatus { state, ..v1::PodSandboxStatus::default() });
     Say::message(&v1::PodSandboxStatusResponse { status, ..v1::PodSandboxStatusResponse::default() })
 }
 
@@ -193,10 +252,10 @@ pub(crate) fn task(status: i32) -> Say {
     Say::message(&GetResponse { process: Some(Process { status, ..Process::default() }) })
 }
 
-fn serve(state: &Arc<State>, socket: &Path) -> Runtime {
+fn serve(world: &Arc<Mutex<World>>, socket: &Path) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let state = Arc::clone(state);
-    let router = axum::Router::new().fallback(move |request: Request| answer(Arc::clone(&state), request));
+    let world = Arc::clone(world);
+    let router = axum::Router::new().fallback(move |request: Request| answer(Arc::clone(&world), request));
     let service = tonic::service::Routes::from(router);
     let entered = runtime.enter();
     let listener = UnixListener::bind(socket).unwrap();
@@ -221,53 +280,29 @@ fn id_of(method: &str, body: &[u8]) -> Option<String> {
     })
 }
 
-/// Counts a call as out for as long as it lives.
-struct Out(Vec<Arc<AtomicUsize>>);
-
-impl Drop for Out {
-    fn drop(&mut self) {
-        for out in &self.0 {
-            out.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
-async fn answer(state: Arc<State>, request: Request) -> Response {
+async fn answer(world: Arc<Mutex<World>>, request: Request) -> Response {
     let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
     let namespace = request.headers().get("containerd-namespace").cloned();
     let body = request.into_body().collect().await.unwrap().to_bytes();
-    let mut names = vec![method.clone()];
-    names.extend(id_of(&method, &body).map(|id| format!("{method}:{id}")));
-    let (mut outs, mut nth) = (Vec::new(), 0);
-    for name in &names {
-        let mut calls = state.calls.lock().unwrap();
-        let calls = calls.entry(name.clone()).or_default();
-        (nth, *calls) = (*calls, *calls + 1);
-        let out = Arc::clone(state.out.lock().unwrap().entry(name.clone()).or_default());
-        out.fetch_add(1, Ordering::SeqCst);
-        outs.push(out);
-    }
-    let out = Out(outs);
+    let id = id_of(&method, &body).unwrap_or_default();
+    let name = if id.is_empty() { method.clone() } else { format!("{method}:{id}") };
+    let out = Arc::new(());
     let say = {
-        let says = state.says.lock().unwrap();
-        names.iter().rev().find_map(|name| says.get(name)).cloned()
+        let mut world = world.lock().unwrap();
+        let told = world.says.get(&name).or_else(|| world.says.get(&method)).cloned();
+        world.calls.push(Call { name, out: Arc::downgrade(&out) });
+        // containerd keeps Docker's containers in a namespace of their own.
+        let right = if world.name == "docker" { "moby" } else { "k8s.io" };
+        if matches!(method.as_str(), "Get" | "List") && namespace.as_ref().is_none_or(|value| value != right) {
+            Say::Error(Code::FailedPrecondition, format!("namespace {right} is required"))
+        } else {
+            told.unwrap_or_else(|| world.answer(&method, &id))
+        }
     };
-    let wrong_namespace =
-        matches!(method.as_str(), "Get" | "List") && namespace.as_ref().is_none_or(|value| value != "k8s.io");
-    let say = match say {
-        _ if wrong_namespace => Say::Error(Code::FailedPrecondition, "namespace is required".to_owned()),
-        Some(Say::InTurn(says)) => says[nth % says.len()].clone(),
-        Some(say) => say,
-        None => Say::Error(Code::Unimplemented, format!("the fake was not told what to say to {names:?}")),
-    };
-    respond_counted(say, out).await
+    respond(say, out).await
 }
 
-pub(crate) async fn respond(say: Say) -> Response {
-    respond_counted(say, Out(Vec::new())).await
-}
-
-async fn respond_counted(mut say: Say, out: Out) -> Response {
+async fn respond(mut say: Say, out: Arc<()>) -> Response {
     while let Say::Late(wait, then) = say {
         tokio::time::sleep(wait).await;
         say = *then;
@@ -286,7 +321,7 @@ async fn respond_counted(mut say: Say, out: Out) -> Response {
         Say::Huge => vec![data(17 << 20, &vec![0; 17 << 20]), trailers(Code::Ok, "")],
         Say::Garbage => vec![data(6, &[0xff; 6]), trailers(Code::Ok, "")],
         Say::Endless => vec![data(1000, b"half")],
-        Say::Never | Say::Late(..) | Say::InTurn(_) => vec![],
+        Say::Never | Say::Late(..) => vec![],
     };
     if matches!(say, Say::Never) {
         let _out = out;
@@ -295,17 +330,13 @@ async fn respond_counted(mut say: Say, out: Out) -> Response {
     }
     let rest =
         if matches!(say, Say::Endless) { stream::pending().left_stream() } else { stream::empty().right_stream() };
-    let body = with_guard(stream::iter(frames).chain(rest), out);
+    let body = stream::iter(frames).chain(rest).map(move |frame| {
+        let _ = &out;
+        frame
+    });
     let mut response = Response::new(Body::new(StreamBody::new(body)));
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     response
-}
-
-fn with_guard<S: Stream>(stream: S, out: Out) -> impl Stream<Item = S::Item> {
-    stream.map(move |item| {
-        let _ = &out;
-        item
-    })
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "one of several frames, of which some are errors")]

@@ -1,8 +1,7 @@
 //! Removing exactly one leftover.
 
-use super::runtime::{Says, Wrong, container, sandbox};
 use super::*;
-use crate::proc::fake;
+use crate::proc::fake::Running as Program;
 use nrh_core::action::{Action, CleanupOrphans};
 
 /// A shim that serves nothing: stopped, a child of init, on no ready sandbox.
@@ -42,7 +41,6 @@ async fn a_leaked_shim_is_ended_and_a_needed_one_is_not() {
     node.refuses(&remove_shim(&needed, &needed_id), Recovered).await;
     // Known as ready only to the second list.
     node.runtime.set(|world| {
-        world.calls.clear();
         world.sandboxes_again = Some(world.sandboxes.clone());
         world.sandboxes.pop();
     });
@@ -67,20 +65,17 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
         settings.thresholds.set_bound(&nrh_core::faults::leaked_shim::AGE, Duration::ZERO);
         Agent::new(settings)
     };
-    for (says, reason) in [
-        (Says::Running, Recovered),
-        (Says::Unknown, CheckFailed),
-        (Says::UnknownAtOnce, CheckFailed),
-        (Says::Nothing, CheckFailed),
-    ] {
-        node.runtime.set(|world| world.tasks.insert(sandbox_id.clone(), says));
+    for (says, reason) in
+        [(task(2), Recovered), (silent_shim(), CheckFailed), (task(0), CheckFailed), (Say::Never, CheckFailed)]
+    {
+        node.task_says(&sandbox_id, says);
         refused(&old().execute(&command()).await, reason);
     }
     let by_hand = node.stage.shim("redis");
     refused(&old().execute(&remove_shim(&by_hand, "redis")).await, TargetChanged);
     assert!(by_hand.state().is_some() && shim.state().is_some());
 
-    node.runtime.set(|world| world.tasks.clear());
+    node.task_says(&sandbox_id, no_task());
     done(&old().execute(&command()).await);
     assert_eq!(shim.state(), None);
 }
@@ -98,7 +93,7 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
     let script = r#""$0" -c "read -r x < \"$1\"" & while :; do wait; done"#;
     let mut parent = std::process::Command::new(node.stage.program("parent/containerd-shim-runc-v2"));
     parent.arg("-c").arg(script).arg("/bin/sh").arg(node.stage.path("gate"));
-    let mut parent = fake::Running::start(parent.args(["-namespace", "k8s.io", "-id", &with_child]));
+    let mut parent = Program::start(parent.args(["-namespace", "k8s.io", "-id", &with_child]));
     let pid = parent.pid();
     let table = || crate::proc::table(std::path::Path::new("/proc")).unwrap();
     wait_until("a child", || table().iter().any(|process| process.parent == pid));
@@ -114,14 +109,16 @@ async fn without_both_lists_nothing_is_removed() {
     let shim = leaked(&node, &sandbox_id);
     let orphan = orphan_of(&node, 1);
     for method in ["ListPodSandbox", "ListContainers"] {
-        for wrong in [Wrong::Fails, Wrong::Hangs] {
-            node.wrong(method, wrong);
+        for say in [fails(), Say::Never] {
+            node.runtime.say(method, say);
             let start = std::time::Instant::now();
             node.refuses(&remove_shim(&shim, &sandbox_id), CheckFailed).await;
             node.refuses(&remove(&orphan), CheckFailed).await;
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         }
+        node.runtime.unsay(method);
     }
+    node.runtime.say("ListContainers", Say::Never);
     let mut settings = node.settings();
     settings.bounds.check = Duration::from_millis(50);
     settings.bounds.call = Duration::from_hours(1);
@@ -165,7 +162,7 @@ fn remove(orphan: &Orphan) -> ActionCommand {
 async fn exactly_the_orphan_is_stopped_and_removed() {
     let (node, orphan) = node_with_orphan(1);
     done(&node.execute(&remove(&orphan)).await);
-    let expected = [format!("StopContainer {}", orphan.container), format!("RemoveContainer {}", orphan.container)];
+    let expected = [format!("StopContainer:{}", orphan.container), format!("RemoveContainer:{}", orphan.container)];
     assert_eq!(node.runtime.writes(), expected);
 }
 
@@ -173,7 +170,7 @@ async fn exactly_the_orphan_is_stopped_and_removed() {
 async fn an_orphan_that_has_ended_is_removed_where_no_kubelet_works() {
     let (node, orphan) = node_with_orphan(2);
     done(&node.execute(&remove(&orphan)).await);
-    assert_eq!(node.runtime.writes(), [format!("RemoveContainer {}", orphan.container)]);
+    assert_eq!(node.runtime.writes(), [format!("RemoveContainer:{}", orphan.container)]);
 }
 
 #[tokio::test]
@@ -181,16 +178,16 @@ async fn a_removal_that_the_runtime_does_not_confirm_has_failed_within_its_bound
     let node = Node::new();
     let mut settings = node.settings();
     settings.bounds.verify = Duration::from_secs(1);
-    for (wrong, last) in [(Wrong::Fails, "ContainerStatus is told to fail"), (Wrong::Hangs, "")] {
+    for (say, last, most) in [(fails(), "told to fail", usize::MAX), (Say::Never, "", 2)] {
         let orphan = orphan_of(&node, 2);
-        node.wrong("ContainerStatus", wrong);
+        node.runtime.say("ContainerStatus", say);
         let outcome = settings.execute(&remove(&orphan)).await;
         failed(&outcome, "the runtime does not say within 1 s that it is gone");
         assert!(outcome.message.contains(last), "{}", outcome.message);
-        assert_eq!(node.runtime.writes().last(), Some(&format!("RemoveContainer {}", orphan.container)));
+        assert_eq!(node.runtime.writes().last(), Some(&format!("RemoveContainer:{}", orphan.container)));
+        let queries = node.runtime.calls(&format!("ContainerStatus:{}", orphan.container));
+        assert!((1..=most).contains(&queries), "each query has the whole bound: {queries}");
     }
-    let queries = node.runtime.calls().iter().filter(|call| call.starts_with("ContainerStatus")).count();
-    assert!((1..=2).contains(&queries), "each query has the whole bound: {queries}");
 }
 
 #[tokio::test]
@@ -200,17 +197,13 @@ async fn a_container_whose_sandbox_is_there_is_no_orphan() {
     node.refuses(&remove(&orphan), Recovered).await;
 
     let orphan = orphan_of(&node, 1);
-    node.runtime.set(|world| {
-        world.calls.clear();
-        world.sandboxes_again = Some(vec![sandbox(&orphan.sandbox, true)]);
-    });
+    node.runtime.set(|world| world.sandboxes_again = Some(vec![sandbox(&orphan.sandbox, true)]));
     node.refuses(&remove(&orphan), Recovered).await;
 
     let orphan = orphan_of(&node, 1);
-    node.runtime.set(|world| {
-        world.sandboxes_again = None;
-        world.hidden = vec![orphan.sandbox.clone()];
-    });
+    node.runtime.set(|world| world.sandboxes_again = None);
+    // Known when asked for, though in no list.
+    node.runtime.say(&format!("PodSandboxStatus:{}", orphan.sandbox), fake::sandbox_status(0));
     node.refuses(&remove(&orphan), Recovered).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
@@ -218,8 +211,8 @@ async fn a_container_whose_sandbox_is_there_is_no_orphan() {
 #[tokio::test]
 async fn a_direct_question_without_an_answer_is_no_proof() {
     let (node, orphan) = node_with_orphan(1);
-    for wrong in [Wrong::Fails, Wrong::Hangs] {
-        node.wrong("PodSandboxStatus", wrong);
+    for say in [fails(), Say::Never] {
+        node.runtime.say("PodSandboxStatus", say);
         node.refuses(&remove(&orphan), CheckFailed).await;
     }
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
@@ -277,8 +270,8 @@ async fn a_kubelet_at_work_keeps_what_it_keeps_and_is_not_disturbed() {
 #[tokio::test]
 async fn a_container_that_cannot_be_stopped_is_not_removed() {
     let (node, orphan) = node_with_orphan(1);
-    for wrong in [Wrong::Fails, Wrong::Hangs] {
-        node.wrong("StopContainer", wrong);
+    for say in [fails(), Say::Never] {
+        node.runtime.say("StopContainer", say);
         let command = remove(&orphan);
         let outcome = node.execute(&command).await;
         failed(&outcome, "");

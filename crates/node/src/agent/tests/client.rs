@@ -1,7 +1,7 @@
 //! Ending a client of the low-level runtime that hangs.
 
 use super::*;
-use crate::docker::fake::Fake;
+use crate::docker::fake::Fake as Docker;
 use nrh_core::examples::SAFE_KILL;
 
 /// A hung `runc create` below a shim, and the same of another sandbox beside it.
@@ -101,7 +101,7 @@ async fn what_works_for_nobody_of_the_kubelets_is_left_alone() {
 
 #[tokio::test]
 async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_pod() {
-    let (hung, docker) = (Hung::new("moby", "create"), Fake::start());
+    let (hung, docker) = (Hung::new("moby", "create"), Docker::start());
     let mut settings = hung.node.settings();
     settings.docker_socket = docker.socket();
     let mut command = hung.command();
@@ -110,7 +110,7 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
         |number: u32| ActionCommand { operation_id: format!("try-{number}-{}", hung.client.pid), ..command.clone() };
     // The runtime is containerd: this Docker is somebody's own.
     settings.refuses(&again(1), TargetChanged).await;
-    hung.node.runtime.set(|world| world.name = "docker".to_owned());
+    hung.node.runtime.name("docker");
     docker.lists(&[&hung.sandbox], &[]);
     settings.refuses(&again(2), TargetGone).await;
     assert!(hung.client.state().is_some());
@@ -122,10 +122,10 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
 
 #[tokio::test]
 async fn with_docker_a_hung_create_of_a_sandbox_is_ended() {
-    let (hung, docker) = (Hung::new("moby", "create"), Fake::start());
+    let (hung, docker) = (Hung::new("moby", "create"), Docker::start());
     let mut settings = hung.node.settings();
     settings.docker_socket = docker.socket();
-    hung.node.runtime.set(|world| world.name = "docker".to_owned());
+    hung.node.runtime.name("docker");
     let sandbox = &hung.container;
     let mut command = hung.command();
     command.target.sandbox_id = Some(sandbox.clone());

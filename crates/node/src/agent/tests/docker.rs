@@ -6,16 +6,15 @@ use serde_json::json;
 
 use super::reboot::reboot_for_process;
 use super::release::Frozen;
-use super::runtime::{Says, Wrong};
 use super::*;
-use crate::docker::fake::{Fake, Say, listed};
+use crate::docker::fake::{Fake as Docker, Say as Said, listed};
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::{CONT, KILL, SAFE_KILL};
 
 /// A node whose runtime is Docker, with the frozen shim of one container.
 struct Docked {
     frozen: Frozen,
-    docker: Fake,
+    docker: Docker,
     container: String,
 }
 
@@ -29,23 +28,23 @@ impl Deref for Docked {
 
 impl Docked {
     fn new() -> Self {
-        let (node, docker, sandbox, container) = (Node::new(), Fake::start(), id(), id());
-        node.runtime.set(|world| world.name = "docker".to_owned());
+        let (node, docker, sandbox, container) = (Node::new(), Docker::start(), id(), id());
+        node.runtime.name("docker");
         let (shim, neighbour) = (node.stage.shim_of("moby", &container), node.stage.shim_of("moby", &id()));
         docker.lists(&[&sandbox], &[(&container, &sandbox)]);
         Self { frozen: Frozen::of(node, sandbox, shim, neighbour), docker, container }
     }
 
     fn hang(&self) {
-        self.docker.say(&format!("Inspect:{}", self.container), Say::Never);
+        self.docker.say(&format!("Inspect:{}", self.container), Said::Never);
     }
 
     /// The containerd behind Docker says this of a container.
-    fn containerd_says(&self, container: &str, says: Says) {
+    fn containerd_says(&self, container: &str, say: Say) {
         let beside = self.docker.socket().with_file_name("containerd");
         std::fs::create_dir_all(&beside).unwrap();
-        let _ = std::os::unix::fs::symlink(&self.node.runtime.socket, beside.join("containerd.sock"));
-        self.node.runtime.set(|world| world.tasks.insert(container.to_owned(), says));
+        let _ = std::os::unix::fs::symlink(self.node.runtime.socket(), beside.join("containerd.sock"));
+        self.node.task_says(container, say);
     }
 
     fn command(&self, action: Action) -> ActionCommand {
@@ -89,10 +88,10 @@ async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() 
 #[tokio::test]
 async fn a_stopped_shim_that_answers_nobody_is_killed_although_docker_answers_from_memory() {
     let docked = Docked::new();
-    docked.containerd_says(&docked.container, Says::Running);
+    docked.containerd_says(&docked.container, task(2));
     docked.refuses(&docked.command(KILL), Protected).await;
     docked.untouched();
-    docked.containerd_says(&docked.container, Says::GaveUp);
+    docked.containerd_says(&docked.container, gave_up());
     done(&docked.execute(&docked.command(KILL)).await);
     assert_eq!(docked.shim.state(), None);
     docked.neighbour_untouched();
@@ -102,7 +101,7 @@ async fn a_stopped_shim_that_answers_nobody_is_killed_although_docker_answers_fr
 async fn a_shim_that_waits_for_a_client_is_not_killed() {
     let docked = Docked::new();
     let (client, shim) = docked.node.stage.client("moby", &docked.container, "update", &docked.container);
-    docked.containerd_says(&docked.container, Says::GaveUp);
+    docked.containerd_says(&docked.container, gave_up());
     let mut command = docked.command(KILL);
     command.target.process = Some(shim.as_target(Role::Shim));
     docked.refuses(&command, KubeletBusy).await;
@@ -114,9 +113,9 @@ async fn a_shim_that_waits_for_a_client_is_not_killed() {
 async fn a_docker_that_answers_for_nobody_proves_nothing() {
     let docked = Docked::new();
     docked.hang();
-    docked.docker.say("Inspect", Say::Never);
+    docked.docker.say("Inspect", Said::Never);
     docked.refuses(&docked.command(KILL), CheckFailed).await;
-    docked.docker.say("Containers", Say::Error(500, "?".to_owned()));
+    docked.docker.say("Containers", Said::Error(500, "?".to_owned()));
     docked.refuses(&docked.command(CONT), CheckFailed).await;
     docked.untouched();
 }
@@ -134,7 +133,8 @@ async fn a_container_that_is_not_the_commanded_pods_or_runs_no_more_keeps_its_sh
     for action in both.clone() {
         docked.refuses(&command(action), TargetGone).await;
     }
-    let entry = |state: &str, sandbox: &str| Say::Json(json!([listed(&docked.container, "container", sandbox, state)]));
+    let entry =
+        |state: &str, sandbox: &str| Said::Json(json!([listed(&docked.container, "container", sandbox, state)]));
     docked.docker.say("Containers", entry("exited", &docked.sandbox));
     for action in both.clone() {
         docked.refuses(&command(action), Recovered).await;
@@ -158,7 +158,7 @@ async fn a_container_that_is_not_the_commanded_pods_or_runs_no_more_keeps_its_sh
 async fn a_shim_of_dockers_on_a_node_with_another_runtime_is_nobodys() {
     let docked = Docked::new();
     docked.hang();
-    docked.node.runtime.set(|world| world.name = "containerd".to_owned());
+    docked.node.runtime.name("containerd");
     for action in [CONT, KILL] {
         docked.refuses(&docked.command(action), TargetChanged).await;
     }
@@ -170,7 +170,7 @@ async fn a_hung_sandbox_is_released_by_its_own_shim() {
     let docked = Docked::new();
     let shim = docked.node.stage.shim_of("moby", &docked.sandbox);
     shim.stop();
-    docked.docker.say(&format!("Inspect:{}", docked.sandbox), Say::Never);
+    docked.docker.say(&format!("Inspect:{}", docked.sandbox), Said::Never);
     let target = process_target(shim.as_target(Role::Shim), &docked.sandbox);
     let command = command(KILL, FaultType::HungContainer, target);
     done(&docked.execute(&command).await);
@@ -210,9 +210,9 @@ async fn without_dockers_socket_it_cannot_act_and_says_so() {
 #[tokio::test]
 async fn a_docker_that_hangs_behind_cri_dockerd_is_a_fault_and_no_missing_capability() {
     let docked = Docked::new();
-    docked.node.wrong("Version", Wrong::Fails);
+    docked.node.runtime.say("Version", fails());
     let socket = docked.node.stage.path("cri-dockerd.sock");
-    std::os::unix::fs::symlink(&docked.node.runtime.socket, &socket).unwrap();
+    std::os::unix::fs::symlink(docked.node.runtime.socket(), &socket).unwrap();
     let mut settings = docked.settings();
     settings.endpoint.socket = socket;
     let command = command(CONT, FaultType::RuntimeUnreachable, Target::default());
@@ -220,7 +220,7 @@ async fn a_docker_that_hangs_behind_cri_dockerd_is_a_fault_and_no_missing_capabi
     assert!(missing.iter().any(|line| line.contains("no runtime answers")), "{missing:?}");
     let outcome = reboot_for_process(&docked.node, settings.clone(), &command).await;
     refused(&outcome, CheckFailed);
-    docked.docker.say("Version", Say::Never);
+    docked.docker.say("Version", Said::Never);
     assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
     done(&reboot_for_process(&docked.node, settings, &command).await);
 }

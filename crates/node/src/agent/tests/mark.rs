@@ -135,7 +135,7 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
             node.leaves_alone(&mark_for(kind), CheckFailed, "no preflight").await;
         }
     }
-    node.daemons.node.runtime.set(|world| world.wrong.clear());
+    node.daemons.node.runtime.unsay("Version");
     node.leaves_alone(&mark(), Recovered, "answers a version call").await;
     let stopped = Marked { daemons: Daemons::of_runtime(unit("inactive", "dead")), ..Marked::new() };
     stopped.leaves_alone(&mark(), Protected, "was stopped").await;

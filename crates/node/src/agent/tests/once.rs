@@ -14,7 +14,7 @@ async fn two_executors_started_together_signal_once() {
         let (node, sandbox) = (Node::new(), id());
         let shim = node.stage.shim(&sandbox);
         // It runs, and its task does not answer: every signal reaches its trap at once, so two would show.
-        node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Unknown));
+        node.task_says(&sandbox, silent_shim());
         let command = resume(&shim, &sandbox);
         let barrier = Arc::new(Barrier::new(2));
         let collectors: Vec<_> = (0..2)
@@ -91,7 +91,7 @@ async fn after_a_crash_between_claim_and_act_nothing_is_done() {
 async fn a_refusal_ends_the_operation() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
-    node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Running));
+    node.task_says(&sandbox, task(2));
     let command = resume(&shim, &sandbox);
     let first = node.execute(&command).await;
     refused(&first, Recovered);

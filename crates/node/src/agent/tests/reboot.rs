@@ -95,7 +95,7 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
 #[tokio::test]
 async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     let daemons = silent_runtime();
-    daemons.node.runtime.set(|world| world.wrong.clear());
+    daemons.node.runtime.unsay("Version");
     daemons.leaves_alone(&reboot(), Recovered, "answers a version call").await;
     for kind in FaultType::ALL {
         if kind.spec().remedy.new_boot.is_err() {
@@ -183,11 +183,11 @@ async fn a_program_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
         (RuntimeUnreachable, "elsewhere.sock", vec![(CONTAINERD, stopped.clone())], Some((Protected, CONTAINERD))),
     ] {
         let daemons = Daemons::new(&units, Restarts::Never);
-        daemons.node.wrong("Version", runtime::Wrong::Hangs);
+        daemons.node.runtime.say("Version", Say::Never);
         let mut settings = daemons.settings();
         settings.endpoint.socket = daemons.node.stage.path(socket);
         fs::create_dir_all(settings.endpoint.socket.parent().unwrap()).unwrap();
-        symlink(&daemons.node.runtime.socket, &settings.endpoint.socket).unwrap();
+        symlink(daemons.node.runtime.socket(), &settings.endpoint.socket).unwrap();
         let outcome = settings.execute(&reboot_for(fault_type)).await;
         match refusal {
             Some((reason, said)) => daemons.left_alone(&outcome, reason, said),

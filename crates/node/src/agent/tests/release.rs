@@ -1,7 +1,6 @@
 //! Ending the wait of one hung process.
 
 use super::reboot::reboot_for_process;
-use super::runtime::{Says, Wrong, container};
 use super::*;
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::{KILL, SAFE_KILL};
@@ -70,7 +69,7 @@ async fn a_command_whose_time_passes_during_its_check_is_not_executed() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     // containerd waits 2 s for the shim.
-    node.runtime.set(|world| world.tasks.insert(sandbox.clone(), Says::Unknown));
+    node.task_says(&sandbox, silent_shim());
     let command = resume(&shim, &sandbox);
     let mut read = node.agent().now().unwrap();
     read.uptime = read.uptime.saturating_sub(Duration::from_millis(58_500));
@@ -93,7 +92,7 @@ async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
 #[tokio::test]
 async fn a_kill_wants_the_runtime_awake() {
     let frozen = Frozen::new();
-    frozen.node.wrong("Version", Wrong::Hangs);
+    frozen.node.runtime.say("Version", Say::Never);
     let start = std::time::Instant::now();
     frozen.node.refuses(&frozen.kill(), CheckFailed).await;
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
@@ -105,7 +104,7 @@ async fn a_shim_that_waits_for_a_client_is_not_killed() {
     for verb in ["create", "update", "checkpoint"] {
         let (node, sandbox, container) = (Node::new(), id(), id());
         let (client, shim) = node.stage.client("k8s.io", &sandbox, verb, &id());
-        node.runtime.set(|world| world.tasks.insert(container.clone(), Says::Unknown));
+        node.task_says(&container, silent_shim());
         let mut command = ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
         command.target.container_id = Some(container);
         node.refuses_saying(&command, KubeletBusy, &format!("process {}", client.pid)).await;
@@ -119,19 +118,15 @@ async fn the_shim_of_a_vm_is_not_killed_while_a_container_of_its_sandbox_is_in_c
     let (node, sandbox, made) = (Node::new(), id(), id());
     let flags = ["-namespace", "k8s.io", "-id", &sandbox];
     let shim = node.stage.orphan(&format!("{}/containerd-shim-kata-v2", id()), &flags);
-    node.runtime.set(|world| {
-        world.tasks.insert(sandbox.clone(), Says::Unknown);
-        world.containers = vec![container(&made, &sandbox, 0), container(&id(), &id(), 0)];
-    });
+    node.task_says(&sandbox, silent_shim());
+    node.runtime.set(|world| world.containers = vec![container(&made, &sandbox, 0), container(&id(), &id(), 0)]);
     let kill = || ActionCommand { action: KILL, ..resume(&shim, &sandbox) };
     node.refuses_saying(&kill(), KubeletBusy, &format!("may be creating container {made}")).await;
-    node.wrong("ListContainers", Wrong::Fails);
+    node.runtime.say("ListContainers", fails());
     node.refuses(&kill(), CheckFailed).await;
     assert!(shim.state().is_some());
-    node.runtime.set(|world| {
-        world.wrong.clear();
-        world.containers = vec![container(&made, &sandbox, 1)];
-    });
+    node.runtime.unsay("ListContainers");
+    node.runtime.set(|world| world.containers = vec![container(&made, &sandbox, 1)]);
     done(&node.execute(&kill()).await);
 }
 
@@ -144,27 +139,26 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
         command.target.container_id = Some(container.clone());
         command
     };
-    for (says, of) in [(Says::Unknown, &container), (Says::GaveUp, &container), (Says::Nothing, &sandbox)] {
-        node.runtime.set(|world| {
-            world.tasks.clear();
-            world.tasks.insert(of.clone(), says);
-        });
+    let tasks_say = |of_container: Say, of_sandbox: Say| {
+        node.task_says(&container, of_container);
+        node.task_says(&sandbox, of_sandbox);
+    };
+    for (of_container, of_sandbox) in [(silent_shim(), no_task()), (gave_up(), no_task()), (no_task(), Say::Never)] {
+        tasks_say(of_container, of_sandbox);
         // What was not stopped does not run again.
         failed(&node.execute(&with_container()).await, "in state S and not stopped; it is in state");
     }
     wait_until("three traps", || shim.resumed() == 3);
 
-    node.runtime.set(|world| {
-        world.tasks = [(container.clone(), Says::Running), (sandbox.clone(), Says::Running)].into();
-    });
+    tasks_say(task(2), task(2));
     node.refuses(&with_container(), Recovered).await;
-    node.runtime.set(|world| world.tasks.clear());
+    tasks_say(no_task(), no_task());
     node.refuses(&with_container(), Recovered).await;
 
-    node.runtime.set(|world| world.tasks.insert(container.clone(), Says::UnknownAtOnce));
+    tasks_say(task(0), no_task());
     node.refuses(&with_container(), CheckFailed).await;
 
-    node.wrong("Version", Wrong::Fails);
+    node.runtime.say("Version", fails());
     node.refuses(&with_container(), CheckFailed).await;
     let mut settings = node.settings();
     settings.endpoint.socket = node.stage.path("none.sock");

@@ -38,7 +38,7 @@ impl Daemons {
         fs::write(proc.join("sys/kernel/random/boot_id"), "boot\n").unwrap();
         // At its usual place, as far as that can be in a test.
         fs::create_dir_all(node.stage.path("run/containerd")).unwrap();
-        symlink(&node.runtime.socket, node.stage.path("run/containerd/containerd.sock")).unwrap();
+        symlink(node.runtime.socket(), node.stage.path("run/containerd/containerd.sock")).unwrap();
         let systemd = Systemd::start(&node.stage.path("bus"), units, restarts);
         Self { node, systemd }
     }
@@ -67,7 +67,7 @@ impl Daemons {
 
     /// The runtime gives no answer to a version call.
     fn silence(&self) {
-        self.node.wrong("Version", runtime::Wrong::Hangs);
+        self.node.runtime.say("Version", Say::Never);
     }
 
     pub(super) fn proc(&self, path: &str) -> PathBuf {
@@ -281,12 +281,11 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
     done(&daemons.execute(&kubelet()).await);
 
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    let (container, sandbox) = (id(), id());
-    daemons.node.runtime.set(|world| world.containers.push(runtime::container(&container, &sandbox, 1)));
+    daemons.node.runtime.set(|world| world.containers.push(container(&id(), &id(), 1)));
     daemons.leaves_alone(&kubelet(), Protected, "clean it up first").await;
 
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    daemons.node.wrong("ListContainers", runtime::Wrong::Hangs);
+    daemons.node.runtime.say("ListContainers", Say::Never);
     daemons.leaves_alone(&kubelet(), CheckFailed, "the list of containers").await;
 }
 
@@ -320,7 +319,7 @@ async fn a_kubelet_is_started_beside_what_has_ended_unless_it_may_die_of_that() 
         (None, 2, false),
     ] {
         let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-        daemons.node.runtime.set(|world| world.containers.push(runtime::container(&id(), &id(), state)));
+        daemons.node.runtime.set(|world| world.containers.push(container(&id(), &id(), state)));
         let settings = AgentSettings { kubelet_version: version.map(ToOwned::to_owned), ..daemons.settings() };
         let outcome = settings.execute(&kubelet()).await;
         if starts {
@@ -334,7 +333,7 @@ async fn a_kubelet_is_started_beside_what_has_ended_unless_it_may_die_of_that() 
 #[tokio::test]
 async fn a_list_with_a_hole_is_no_list_without_orphans() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    let containers = (0..10).map(|_| runtime::container(&id(), &id(), 1)).collect();
+    let containers = (0..10).map(|_| container(&id(), &id(), 1)).collect();
     daemons.node.runtime.set(|world| world.containers = containers);
     daemons.leaves_alone(&kubelet(), CheckFailed, "a list with a hole").await;
 }
@@ -433,8 +432,7 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
 
     let daemons = both();
     daemons.silence();
-    let (container, sandbox) = (id(), id());
-    daemons.node.runtime.set(|world| world.containers.push(runtime::container(&container, &sandbox, 1)));
+    daemons.node.runtime.set(|world| world.containers.push(container(&id(), &id(), 1)));
     daemons.leaves_alone(&runtime, Protected, "clean it up first").await;
 
     let daemons = both();
@@ -494,19 +492,21 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
     done(&Daemons::of_runtime(unit("failed", "failed")).execute(&runtime()).await);
 
     let daemons = Daemons::of_running(unit("active", "running"));
-    daemons.node.runtime.set(|world| world.wrong.clear());
+    daemons.node.runtime.unsay("Version");
     daemons.leaves_alone(&runtime(), Recovered, "answers a version call").await;
     let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
     daemons.leaves_alone(&list, Recovered, "lists its sandboxes").await;
     let list = ActionCommand { operation_id: "again".into(), ..list };
-    daemons.node.wrong("ListPodSandbox", runtime::Wrong::Hangs);
+    daemons.node.runtime.say("ListPodSandbox", Say::Never);
     done(&daemons.execute(&list).await);
 }
 
 #[tokio::test]
 async fn a_list_that_is_only_slow_is_not_hung() {
     let daemons = Daemons::of_running(unit("active", "running"));
-    daemons.node.runtime.set(|world| world.wrong = [("ListPodSandbox".to_owned(), runtime::Wrong::Slow)].into());
+    daemons.node.runtime.unsay("Version");
+    let empty = Say::message(&v1::ListPodSandboxResponse::default());
+    daemons.node.runtime.say("ListPodSandbox", Say::Late(Duration::from_millis(1500), Box::new(empty)));
     let mut settings = daemons.settings();
     settings.thresholds.set_bound(&nrh_core::thresholds::LIST_DEADLINE, Duration::from_secs(20));
     // The call for the list is not of the time that the other checks have.

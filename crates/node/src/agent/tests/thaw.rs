@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::runtime::{Wrong, container, sandbox};
 use super::*;
 use nrh_core::action::ThawCgroup;
 
@@ -194,7 +193,7 @@ async fn a_frozen_container_of_docker_is_thawed_where_docker_is_the_runtime() {
         };
         frozen.refuses(&command(), TargetChanged).await;
         frozen.untouched();
-        frozen.node.runtime.set(|world| world.name = "docker".to_owned());
+        frozen.node.runtime.name("docker");
         // A sandbox that Docker does not list may be a container of anybody.
         let mut sandbox = command();
         (sandbox.target.sandbox_id, sandbox.target.container_id) = (Some(frozen.container.clone()), None);
@@ -251,7 +250,7 @@ async fn a_paused_container_and_one_that_nobody_knows_are_not_thawed() {
         frozen.node.runtime.set(|world| world.containers.clear());
         frozen.refuses(&frozen.thaw(), TargetGone).await;
         frozen.lists(0);
-        frozen.node.wrong("ListContainers", Wrong::Hangs);
+        frozen.node.runtime.say("ListContainers", Say::Never);
         frozen.refuses(&frozen.thaw(), CheckFailed).await;
         frozen.untouched();
     }

@@ -1,7 +1,6 @@
 //! Ending a shim for which the runtime may wait at its start.
 
 use super::restart::CONTAINERD;
-use super::runtime::Wrong;
 use super::*;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
@@ -21,10 +20,10 @@ async fn an_unresponsive_shim_is_ended_while_the_runtime_is_silent_and_no_other(
     // The runtime answers: nothing waits.
     node.refuses(&end(&shim, &sandbox), Recovered).await;
     // What it says is no silence.
-    node.wrong("Version", Wrong::Fails);
+    node.runtime.say("Version", fails());
     node.refuses(&end(&shim, &sandbox), CheckFailed).await;
     assert_eq!(shim.state(), Some('T'));
-    node.wrong("Version", Wrong::Hangs);
+    node.runtime.say("Version", Say::Never);
     done(&node.execute(&end(&shim, &sandbox)).await);
     assert_eq!((shim.state(), neighbour.state()), (None, Some('T')));
 
@@ -59,7 +58,7 @@ async fn a_missing_socket_is_silence_only_where_systemd_says_that_the_runtime_do
 #[tokio::test]
 async fn a_shim_that_runs_or_has_something_alive_below_it_is_left_alone() {
     let node = Node::new();
-    node.wrong("Version", Wrong::Hangs);
+    node.runtime.say("Version", Say::Never);
     let sandbox = id();
     let runs = node.stage.shim(&sandbox);
     node.refuses(&end(&runs, &sandbox), Recovered).await;

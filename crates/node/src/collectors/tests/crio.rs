@@ -8,15 +8,9 @@ fn start_crio(fake: &Fake) -> Collectors {
     start(fake, &quick())
 }
 
-/// CRI-O on a container that there is not.
-fn nobody() -> (String, Say) {
-    (format!("ContainerStatus:{}", "0".repeat(64)), error(Code::NotFound, "could not find container"))
-}
-
 #[tokio::test]
 async fn each_running_container_is_asked_for_through_cri_and_no_sandbox() {
     let fake = Fake::start();
-    fake.say("ContainerStatus", container_status());
     let collectors = start_crio(&fake);
     let seen = until(&collectors, "both", |seen| answered(seen) == 2).await;
     assert_eq!(seen.kind, RuntimeKind::CriO);
@@ -28,10 +22,7 @@ async fn each_running_container_is_asked_for_through_cri_and_no_sandbox() {
 #[tokio::test]
 async fn a_container_whose_status_hangs_is_named_and_asked_for_once() {
     let fake = Fake::start();
-    fake.say("ContainerStatus", container_status());
     fake.say("ContainerStatus:locked", Say::Never);
-    let (id, not_found) = nobody();
-    fake.say(&id, not_found);
     let collectors = start_crio(&fake);
     let hung = |seen: &Observations| seen.tasks.get("locked").is_some_and(is_hung);
     until(&collectors, "the hang", hung).await;
@@ -49,15 +40,13 @@ async fn a_crio_that_answers_for_no_container_accuses_none() {
     fake.say("ContainerStatus", Say::Never);
     let collectors = start_crio(&fake);
     nobody_is_accused(&collectors).await;
-    let (id, not_found) = nobody();
-    fake.say(&id, not_found);
+    fake.say(&format!("ContainerStatus:{}", "0".repeat(64)), error(Code::NotFound, "could not find container"));
     until(&collectors, "its word on nobody", |seen| are_all(seen, 2, is_hung)).await;
 }
 
 #[tokio::test]
 async fn errors_say_nothing_of_a_container() {
     let fake = Fake::start();
-    fake.say("ContainerStatus", container_status());
     fake.say("ContainerStatus:locked", error(Code::Internal, "no such process"));
     let collectors = start_crio(&fake);
     let failed = |seen: &Observations| seen.tasks.get("locked").is_some_and(is_failed);
@@ -70,7 +59,6 @@ async fn a_listed_container_without_a_conmon_has_the_processes_read_again_at_onc
     let paces = Paces { processes: seldom, ..quick() };
     let fake = Fake::start();
     fake.name("cri-o");
-    fake.say("ContainerStatus", container_status());
     let collectors = start(&fake, &paces);
     let read = |seen: &Observations| seen.processes.value().map_or(0, |table| table.round);
     let first = until(&collectors, "the first table", |seen| read(seen) > 0 && round(seen) > Some(2)).await;

@@ -184,18 +184,14 @@ async fn removals_are_asked_for_one_by_one_and_their_failure_is_no_failure_of_th
 #[tokio::test]
 async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn() {
     let (cri, docker) = (Fake::start(), Docker::start());
-    let ids: Vec<String> = ['a', 'b', 'c', 'd', 'e'].map(id).into();
-    let items = ids
-        .iter()
-        .enumerate()
-        .map(|(number, id)| k8s_cri::v1::PodSandbox { state: i32::from(number > 0), ..crate::cri::fake::sandbox(id) });
-    let items = items.collect();
-    cri.say("ListPodSandbox", Say::message(&k8s_cri::v1::ListPodSandboxResponse { items }));
+    let ids = ['a', 'b', 'c', 'd', 'e'].map(id);
+    cri.lists(&ids.each_ref().map(String::as_str), &[]);
+    for number in 1..ids.len() {
+        cri.set(|world| world.sandboxes[number].state = 1);
+    }
     let gone = format!("Error response from daemon: No such container: {}", ids[1]);
     cri.say(&format!("PodSandboxStatus:{}", ids[1]), Say::Error(Code::Unknown, gone));
-    cri.say(&format!("PodSandboxStatus:{}", ids[2]), crate::cri::fake::sandbox_status());
     cri.say(&format!("PodSandboxStatus:{}", ids[3]), error(Code::Internal, "?"));
-    cri.say(&format!("PodSandboxStatus:{}", ids[4]), crate::cri::fake::sandbox_status());
     let collectors = behind(&cri, &docker);
     let mut said = BTreeMap::new();
     until(&collectors, "an answer of each", |seen| {
