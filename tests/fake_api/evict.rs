@@ -55,6 +55,7 @@ impl Store {
                 && of.namespace == target.namespace
                 && wanted.is_some_and(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value))
         };
-        self.objects.iter().find(is_its).map(|(of, budget)| (of.clone(), budget.clone()))
+        let mut objects = self.objects.iter().map(|(of, object)| (of, &**object));
+        objects.find(is_its).map(|(of, budget)| (of.clone(), budget.clone()))
     }
 }

@@ -90,13 +90,13 @@ struct Change {
     version: u64,
     kind: &'static str,
     target: Target,
-    object: Value,
+    object: Arc<Value>,
 }
 
 #[derive(Default)]
 struct Store {
     version: u64,
-    objects: BTreeMap<Target, Value>,
+    objects: BTreeMap<Target, Arc<Value>>,
     changes: Vec<Change>,
     calls: Vec<Call>,
     hook: Option<Hook>,
@@ -117,7 +117,7 @@ struct Store {
 /// What etcd held at one moment.
 pub struct Backup {
     version: u64,
-    objects: BTreeMap<Target, Value>,
+    objects: BTreeMap<Target, Arc<Value>>,
     applied: BTreeMap<(Target, String), Value>,
 }
 
@@ -192,7 +192,7 @@ impl FakeApi {
         let mut store = self.lock();
         let Backup { version, mut objects, applied } = backup;
         objects.retain(|target, _| target.plural != "leases");
-        let is_lease = |(target, _): &(&Target, &Value)| target.plural == "leases";
+        let is_lease = |(target, _): &(&Target, &Arc<Value>)| target.plural == "leases";
         objects.extend(store.objects.iter().filter(is_lease).map(|(target, lease)| (target.clone(), lease.clone())));
         store.changes.retain(|change| change.version <= version);
         (store.version, store.objects, store.applied) = (version, objects, applied);
@@ -211,7 +211,7 @@ impl FakeApi {
                 object["metadata"][field] = old["metadata"][field].clone();
             }
         }
-        let stored = store.write(&target, old.as_ref(), object);
+        let stored = store.write(&target, old.as_deref(), object);
         drop(store);
         self.changed.notify_waiters();
         stored
@@ -234,13 +234,19 @@ impl FakeApi {
     }
 
     pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
+        self.field(plural, name, "")
+    }
+
+    /// A field of an object, by its JSON pointer. Copies of whole objects are most of what these tests compute.
+    pub fn field(&self, plural: &str, name: &str, pointer: &str) -> Option<Value> {
         let store = self.lock();
         let mut objects = store.objects.iter();
-        objects.find(|(t, _)| t.plural == plural && t.name.as_deref() == Some(name)).map(|(_, o)| o.clone())
+        let (_, object) = objects.find(|(t, _)| t.name.as_deref() == Some(name) && t.plural == plural)?;
+        object.pointer(pointer).cloned()
     }
 
     pub fn list(&self, plural: &str) -> Vec<Value> {
-        self.lock().objects.iter().filter(|(t, _)| t.plural == plural).map(|(_, o)| o.clone()).collect()
+        self.lock().objects.iter().filter(|(t, _)| t.plural == plural).map(|(_, o)| Value::clone(o)).collect()
     }
 
     pub fn calls(&self) -> Vec<Call> {
@@ -304,19 +310,20 @@ impl Store {
         let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
         let finalized = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
         if !object["metadata"]["deletionTimestamp"].is_null() && finalized {
-            self.objects.insert(target.clone(), object.clone());
+            self.objects.insert(target.clone(), Arc::new(object.clone()));
             self.erase(target);
             return object;
         }
-        self.objects.insert(target.clone(), object.clone());
-        self.changes.push(Change { version: self.version, kind, target: target.clone(), object: object.clone() });
+        let stored = Arc::new(object.clone());
+        self.objects.insert(target.clone(), Arc::clone(&stored));
+        self.changes.push(Change { version: self.version, kind, target: target.clone(), object: stored });
         object
     }
 
     fn erase(&mut self, target: &Target) {
         let Some(mut object) = self.objects.remove(target) else { return };
         self.version += 1;
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        Arc::make_mut(&mut object)["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.applied.retain(|(other, _), _| other != target);
         self.changes.push(Change { version: self.version, kind: "DELETED", target: target.clone(), object });
     }

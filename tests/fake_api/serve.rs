@@ -94,7 +94,7 @@ impl FakeApi {
 
     fn watch(&self, call: Call) -> Response<Answer> {
         let since: u64 = call.query.get("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
-        let lines = stream::unfold((self.clone(), call, since), |(api, call, since)| async move {
+        let lines = stream::unfold((self.clone(), call, since), |(api, call, mut since)| async move {
             loop {
                 let notify = api.changed.clone();
                 let changed = notify.notified();
@@ -106,12 +106,13 @@ impl FakeApi {
                     let first = store.changes.partition_point(|change| change.version <= since);
                     let next = store.changes[first..]
                         .iter()
+                        .inspect(|change| since = change.version)
                         .find(|change| call.target.holds(&change.target) && selected(&change.object, &call.query));
-                    next.map(|change| (change.version, json!({"type": change.kind, "object": change.object})))
+                    next.map(|change| json!({"type": change.kind, "object": *change.object}))
                 };
-                if let Some((version, event)) = found {
+                if let Some(event) = found {
                     let line = Bytes::from(format!("{event}\n"));
-                    return Some((Ok::<_, Infallible>(line), (api, call, version)));
+                    return Some((Ok::<_, Infallible>(line), (api, call, since)));
                 }
                 changed.await;
             }
@@ -157,7 +158,10 @@ impl Store {
     }
 
     pub(super) fn found(&self, target: &Target) -> Result<Value, (u16, &'static str, String)> {
-        self.objects.get(target).cloned().ok_or_else(|| (404, "NotFound", format!("{target:?} not found")))
+        self.objects
+            .get(target)
+            .map(|object| Value::clone(object))
+            .ok_or_else(|| (404, "NotFound", format!("{target:?} not found")))
     }
 
     fn listed(&self, call: &Call) -> Value {
@@ -165,7 +169,7 @@ impl Store {
             .objects
             .iter()
             .filter(|(target, object)| call.target.holds(target) && selected(object, &call.query))
-            .map(|(_, object)| object)
+            .map(|(_, object)| &**object)
             .collect();
         let number = |key: &str| call.query.get(key).and_then(|value| value.parse::<usize>().ok());
         let (from, left) = (number("continue").unwrap_or(0), items.len());

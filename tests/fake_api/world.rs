@@ -158,10 +158,11 @@ impl World {
             let (mut sequence, mut answered, mut last) = (0_u64, 0_u64, None::<Instant>);
             loop {
                 sleep(Duration::from_millis(500)).await;
-                if world.api.get("noderuntimehealths", &node).is_none() {
+                if world.api.field("noderuntimehealths", &node, "/metadata/name").is_none() {
                     continue;
                 }
-                let asked = world.command_spec(&node)["checkSequence"].as_u64().unwrap_or(0);
+                let asked = world.api.field("nodecommands", &node, "/spec/checkSequence");
+                let asked = asked.and_then(|asked| asked.as_u64()).unwrap_or(0);
                 let due = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(15));
                 if due || asked != answered {
                     (answered, last) = (asked, Some(Instant::now()));
@@ -175,8 +176,8 @@ impl World {
     /// One report: a heartbeat with the faults that the node has (an annotation of the Node tells).
     pub fn report(&self, node: &str, sequence: u64) {
         let written = |key: &str| {
-            let node = self.api.get("nodes", node)?;
-            Some(node["metadata"]["annotations"][key].as_str()?.to_owned())
+            let annotations = self.api.field("nodes", node, "/metadata/annotations")?;
+            Some(annotations[key].as_str()?.to_owned())
         };
         let mut probe = WorldNode::new(node);
         if self.sick(node) {
@@ -207,7 +208,8 @@ impl World {
     }
 
     fn sick(&self, node: &str) -> bool {
-        self.api.get("nodes", node).is_some_and(|node| node["metadata"]["annotations"]["test/sick"] == "yes")
+        let annotations = self.api.field("nodes", node, "/metadata/annotations");
+        annotations.is_some_and(|annotations| annotations["test/sick"] == "yes")
     }
 
     pub fn set_sick(&self, node: &str, sick: bool) {
@@ -275,7 +277,9 @@ impl World {
 
     pub async fn all_report(&self) {
         let nodes: Vec<Value> = self.api.list("nodes").iter().map(|node| node["metadata"]["name"].clone()).collect();
-        let is_well = |node: &Value| self.status(node.as_str().unwrap())["summary"]["health"] == "Healthy";
+        let health =
+            |node: &Value| self.api.field("noderuntimehealths", node.as_str().unwrap(), "/status/summary/health");
+        let is_well = |node: &Value| health(node).is_some_and(|health| health == "Healthy");
         self.until("all have reported", || nodes.iter().all(is_well)).await;
     }
 
@@ -301,7 +305,7 @@ impl World {
 
     /// What a node is told to do; null where it has no NodeCommand.
     pub fn command_spec(&self, node: &str) -> Value {
-        self.api.get("nodecommands", node).map(|one| one["spec"].clone()).unwrap_or_default()
+        self.api.field("nodecommands", node, "/spec").unwrap_or_default()
     }
 
     pub fn command(&self, node: &str) -> Value {
@@ -309,7 +313,7 @@ impl World {
     }
 
     pub fn status(&self, node: &str) -> Value {
-        self.api.get("noderuntimehealths", node).map(|one| one["status"].clone()).unwrap_or_default()
+        self.api.field("noderuntimehealths", node, "/status").unwrap_or_default()
     }
 
     pub fn node(&self, name: &str) -> Value {
@@ -317,7 +321,7 @@ impl World {
     }
 
     pub fn is_cordoned(&self, node: &str) -> bool {
-        self.node(node)["spec"]["unschedulable"] == true
+        self.api.field("nodes", node, "/spec/unschedulable").is_some_and(|value| value == true)
     }
 
     pub fn remediation(&self) -> Value {
@@ -345,15 +349,14 @@ impl World {
 
     /// A line for each thing that is not done on a node: why.
     pub fn blocked(&self, node: &str) -> String {
-        let lines = self.status(node)["remediation"]["blocked"].as_array().cloned().unwrap_or_default();
-        lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+        let lines = self.api.field("noderuntimehealths", node, "/status/remediation/blocked").unwrap_or_default();
+        lines.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
     }
 
     /// The condition of this type that an object shows, or null.
     pub fn condition(&self, plural: &str, name: &str, kind: &str) -> Value {
-        let object = self.api.get(plural, name).unwrap_or_default();
-        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == kind).unwrap_or_default()
+        let conditions = self.api.field(plural, name, "/status/conditions").unwrap_or_default();
+        conditions.as_array().into_iter().flatten().find(|one| one["type"] == kind).cloned().unwrap_or_default()
     }
 
     /// What `Ready` of a policy says.
@@ -366,8 +369,8 @@ impl World {
     }
 
     pub fn slots(&self) -> String {
-        let ledger = self.api.get("configmaps", "nrh-ledger").unwrap_or_default();
-        ledger["data"]["ledger.json"].as_str().unwrap_or_default().to_owned()
+        let ledger = self.api.field("configmaps", "nrh-ledger", "/data/ledger.json").unwrap_or_default();
+        ledger.as_str().unwrap_or_default().to_owned()
     }
 
     /// From so many writes on that count, the answer is lost and nothing goes through any more: says whether it came to that.

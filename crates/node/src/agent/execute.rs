@@ -77,17 +77,23 @@ executors! {
     MarkForReboot in mark_for_reboot,
 }
 
-/// Repeats the check of an action's effect until it returns something.
-async fn effect<T>(bound: Duration, mut check: impl AsyncFnMut() -> Option<T>) -> Result<T, DeadlineReached> {
+/// Repeats the check of an action's effect until it is seen. The error is what the last check has seen instead.
+async fn effect<T, N, F>(bound: Duration, mut check: impl FnMut() -> F) -> Result<T, Option<N>>
+where
+    F: Future<Output = Result<T, N>>,
+{
+    let mut last = None;
     let seen = async {
         loop {
-            if let Some(seen) = check().await {
-                return seen;
+            match check().await {
+                Ok(seen) => return seen,
+                Err(instead) => last = Some(instead),
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     };
-    within(bound, seen).await
+    let seen = within(bound, seen).await;
+    seen.map_err(|DeadlineReached| last)
 }
 
 fn no_preflight(command: &ActionCommand) -> Refusal {

@@ -324,7 +324,6 @@ async fn respond(mut say: Say, out: Arc<()>) -> Response {
         Say::Never | Say::Late(..) => vec![],
     };
     if matches!(say, Say::Never) {
-        let _out = out;
         std::future::pending::<()>().await;
         unreachable!("pending ends never")
     }

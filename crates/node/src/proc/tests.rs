@@ -219,8 +219,8 @@ fn a_plugin_that_k3s_itself_calls_is_proven() {
         copy("/bin/sh", &executable);
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&executable, &link).unwrap();
-        let line = format!("CNI_COMMAND=ADD CNI_CONTAINERID=abc {} 60", plugin.display());
-        let daemon = started(&link, &line);
+        let call = format!("CNI_COMMAND=ADD CNI_CONTAINERID=abc {} 60", plugin.display());
+        let daemon = started(&link, &call);
         wait_until("the plugin", || {
             table(&root()).unwrap().iter().any(|process| process.parent == daemon.pid() && process.command == "ptp")
         });

@@ -88,16 +88,14 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
         Ok(()) | Err(CriError::NotFound) => {}
         Err(error) => return Err(format!("cannot remove container {id}: {error}")),
     }
-    let mut last = "it gave no answer".to_owned();
-    let is_gone = async || match cri.container_status(id, bounds.verify).await {
-        Err(CriError::NotFound) => Some(()),
-        answer => {
-            last = format!("its last answer: {answer:?}");
-            None
+    let is_gone = || async {
+        match cri.container_status(id, bounds.verify).await {
+            Err(CriError::NotFound) => Ok(()),
+            answer => Err(format!("its last answer: {answer:?}")),
         }
     };
-    if effect(bounds.verify, is_gone).await.is_err() {
-        let seconds = bounds.verify.as_secs();
+    if let Err(last) = effect(bounds.verify, is_gone).await {
+        let (seconds, last) = (bounds.verify.as_secs(), last.unwrap_or_else(|| "it gave no answer".to_owned()));
         return Err(format!(
             "removed container {id}, but the runtime does not say within {seconds} s that it is gone; {last}"
         ));

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::{done, effect, failed};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict;
-use crate::deadline::DeadlineReached;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
@@ -38,10 +37,10 @@ pub(super) async fn send(
     }
     let not_stopped = signal == Signal::Cont && before != 'T';
     let bound = if not_stopped { Duration::ZERO } else { bound };
-    match effect(bound, async || visible(held, signal, before).transpose()).await {
+    match effect(bound, || async { visible(held, signal, before).transpose().ok_or(()) }).await {
         Ok(Ok(message)) => done(command, &message),
         Ok(Err(error)) => failed(command, &format!("signalled process {pid}, cannot see what it does now: {error}")),
-        Err(DeadlineReached) => {
+        Err(_) => {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
                 "sent {} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",

@@ -14,7 +14,6 @@ use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{PodGroups, is_group_frozen};
-use crate::deadline::DeadlineReached;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
 use crate::reader::Reader;
@@ -200,21 +199,23 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     })?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
-    let is_thawed = async || {
+    let is_thawed = || {
         let read = Arc::clone(group);
-        match reader.run(bounds.processes, move || is_group_frozen(&read)).await {
-            Ok(Ok(is_frozen)) => (!is_frozen).then_some(Ok(())),
-            Ok(Err(error)) => Some(Err(cannot(&error))),
-            Err(error) => Some(Err(cannot(&error))),
+        let seen = reader.run(bounds.processes, move || is_group_frozen(&read));
+        async {
+            match seen.await {
+                Ok(Ok(true)) => Err(()),
+                Ok(Ok(false)) => Ok(Ok(())),
+                Ok(Err(error)) => Ok(Err(cannot(&error))),
+                Err(error) => Ok(Err(cannot(&error))),
+            }
         }
     };
-    match effect(bounds.verify, is_thawed).await {
-        Ok(seen) => seen.map(|()| format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more")),
-        Err(DeadlineReached) => {
-            let seconds = bounds.verify.as_secs();
-            Err(format!("wrote {wrote} of {what}: it was not seen thawed within {seconds} s"))
-        }
-    }
+    let Ok(seen) = effect(bounds.verify, is_thawed).await else {
+        let seconds = bounds.verify.as_secs();
+        return Err(format!("wrote {wrote} of {what}: it was not seen thawed within {seconds} s"));
+    };
+    seen.map(|()| format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"))
 }
 
 /// Thaws the group, and says what was written where. Nothing is written once it `is_late`: nobody waits for it any more, and a person
