@@ -13,10 +13,16 @@ pub const LONG: Duration = Duration::from_mins(40);
 
 /// A question starts a program, as a rule, so the pause between two grows: a tenth of the time waited, within these bounds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// Pause between two checks of what takes minutes.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Asks until an answer is good. Where none is within the limit, the error is the last answer.
-pub fn poll<T>(limit: Duration, mut ask: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> Result<T, T> {
+/// Asks until an answer is good, with pauses that grow up to the longest. Where none is within the limit, the error is the last answer.
+pub fn poll<T>(
+    limit: Duration,
+    longest_pause: Duration,
+    mut ask: impl FnMut() -> T,
+    is_good: impl Fn(&T) -> bool,
+) -> Result<T, T> {
     let start = Instant::now();
     loop {
         let answer = ask();
@@ -26,7 +32,7 @@ pub fn poll<T>(limit: Duration, mut ask: impl FnMut() -> T, is_good: impl Fn(&T)
         if start.elapsed() >= limit {
             return Err(answer);
         }
-        sleep((start.elapsed() / 10).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
+        sleep((start.elapsed() / 10).clamp(SHORTEST_PAUSE, longest_pause));
     }
 }
 
@@ -46,7 +52,7 @@ pub fn until(what: &str, holds: impl FnMut() -> bool) -> Duration {
 /// When it takes too long.
 pub fn until_within(what: &str, limit: Duration, holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
-    assert!(poll(limit, holds, |holds| *holds).is_ok(), "not within {limit:?}: {what}");
+    assert!(poll(limit, LONGEST_PAUSE, holds, |holds| *holds).is_ok(), "not within {limit:?}: {what}");
     println!("{what}: {:.1?}", start.elapsed());
     start.elapsed()
 }

@@ -187,7 +187,7 @@ impl FakeApi {
     }
 
     /// All is as it was then, the count of versions too; Leases alone stay, so whoever leads goes on. Watches that run are not told:
-    /// they are silent until their version comes again.
+    /// they are silent until the count passes the last change that they have read.
     pub fn restore(&self, backup: Backup) {
         let mut store = self.lock();
         let Backup { version, mut objects, applied } = backup;
@@ -237,7 +237,7 @@ impl FakeApi {
         self.field(plural, name, "")
     }
 
-    /// A field of an object, by its JSON pointer. Copies of whole objects are most of what these tests compute.
+    /// A field of an object, by its JSON pointer. Cheaper than `get`, which copies the whole object.
     pub fn field(&self, plural: &str, name: &str, pointer: &str) -> Option<Value> {
         let store = self.lock();
         let mut objects = store.objects.iter();

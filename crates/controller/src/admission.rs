@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::calls::{CallError, Calls, bounded};
 use super::events::Events;
-use super::shared::Shared;
+use super::handles::Handles;
 use nrh_api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 
 /// The policies of `config/admission`, each with a binding of the same name.
@@ -80,7 +80,7 @@ const AGAIN: Duration = Duration::from_mins(3);
 /// Time between two checks otherwise.
 const SOON: Duration = Duration::from_secs(5);
 /// Checks repeatedly, for as long as the process runs. The leader reports a finding once.
-pub async fn run(Shared { calls, cache, leadership, .. }: Shared, events: Events) {
+pub async fn run(Handles { calls, cache, leadership, .. }: Handles, events: Events) {
     let (began, mut reported) = (Instant::now(), None);
     loop {
         let node = cache.lock().snapshot.nodes.keys().next().cloned();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::cache::State;
 use super::calls::{CallError, Calls, bounded_opt};
-use super::shared::Shared;
+use super::handles::Handles;
 use nrh_api::OPERATION_LABEL;
 use nrh_core::fault::MAX_LINE;
 use nrh_core::hand_off::{HandOffView, HandedOff};
@@ -75,7 +75,7 @@ pub fn operation_of(object: &DynamicObject) -> Option<&str> {
 }
 
 /// Reads the objects of current hand-offs while this process leads, for as long as the process runs.
-pub async fn run(Shared { calls, cache, leadership, .. }: Shared) {
+pub async fn run(Handles { calls, cache, leadership, .. }: Handles) {
     loop {
         let leads = leadership.term(Instant::now()).is_some();
         let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };

@@ -19,6 +19,7 @@ mod decide;
 pub mod events;
 pub mod evictions;
 pub mod hand_offs;
+mod handles;
 pub mod http;
 pub mod jobs;
 pub mod leader;
@@ -30,6 +31,5 @@ pub mod permissions;
 pub mod rbac;
 #[cfg(target_os = "linux")]
 pub mod run;
-mod shared;
 pub mod shipped_policy;
 mod status;

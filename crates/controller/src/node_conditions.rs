@@ -21,7 +21,7 @@ use super::cache::State;
 pub use super::cache::mirrored::MANAGER;
 use super::cache::mirrored::{Current, MirroredState};
 use super::calls::{CallError, Calls, bounded};
-use super::shared::Shared;
+use super::handles::Handles;
 use super::status::StatusViews;
 use nrh_core::fault::Fault;
 use nrh_core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
@@ -48,7 +48,7 @@ struct Write {
 /// Writes the mirror.
 #[derive(Debug)]
 pub struct Mirror {
-    shared: Shared,
+    handles: Handles,
     wanted: NodeConditions,
     status_view: watch::Receiver<Arc<StatusViews>>,
     not_before: BTreeMap<String, Instant>,
@@ -58,8 +58,8 @@ pub struct Mirror {
 
 impl Mirror {
     /// A mirror of the types in `wanted`, woken by each decision.
-    pub fn new(shared: Shared, wanted: NodeConditions, status_view: watch::Receiver<Arc<StatusViews>>) -> Self {
-        Self { shared, wanted, status_view, not_before: BTreeMap::new(), paused: None }
+    pub fn new(handles: Handles, wanted: NodeConditions, status_view: watch::Receiver<Arc<StatusViews>>) -> Self {
+        Self { handles, wanted, status_view, not_before: BTreeMap::new(), paused: None }
     }
 
     /// Writes while this process leads, for as long as it runs.
@@ -77,17 +77,17 @@ impl Mirror {
     async fn round(&mut self) {
         let now = Instant::now();
         self.not_before.retain(|_, until| *until > now);
-        if self.shared.leadership.term(now).is_none() || self.paused.is_some_and(|until| until > now) {
+        if self.handles.leadership.term(now).is_none() || self.paused.is_some_and(|until| until > now) {
             return;
         }
         let writes = {
-            let state = self.shared.cache.lock();
+            let state = self.handles.cache.lock();
             if !state.is_synced() {
                 return;
             }
-            due(&state, &self.wanted, &self.not_before, self.shared.clock.now())
+            due(&state, &self.wanted, &self.not_before, self.handles.clock.now())
         };
-        let Shared { calls, leadership, .. } = &self.shared;
+        let Handles { calls, leadership, .. } = &self.handles;
         let runs = writes.into_iter().map(|write| async move {
             let lead = leadership.term(Instant::now()).is_some();
             let result = if lead { apply(calls, &write).await } else { Ok(()) };

@@ -18,11 +18,11 @@ use super::cache::{Cache, suspects, watches};
 use super::calls::{Calls, DEADLINE};
 use super::clock::Clock;
 use super::decide::Planner;
+use super::handles::Handles;
 use super::http::{self, Served};
 use super::leader::{Election, Lost};
 use super::metrics::Metrics;
 use super::node_conditions::Mirror;
-use super::shared::Shared;
 use super::status::StatusViews;
 use super::status::writer::StatusWriter;
 use super::{admission, calls, events, evictions, hand_offs, own_image};
@@ -167,11 +167,11 @@ impl Controller {
             kills: Kills::default(),
             settings,
         };
-        let shared = Shared { calls: calls.clone(), cache: cache.clone(), clock, leadership };
-        let admission = admission::run(shared.clone(), events.clone());
+        let handles = Handles { calls: calls.clone(), cache: cache.clone(), clock, leadership };
+        let admission = admission::run(handles.clone(), events.clone());
         let decider = Planner::new(applier, ceiling, status_view);
-        let mirror = Mirror::new(shared.clone(), node_conditions, seen.clone());
-        let writer = StatusWriter::new(shared.clone(), events, seen);
+        let mirror = Mirror::new(handles.clone(), node_conditions, seen.clone());
+        let writer = StatusWriter::new(handles.clone(), events, seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
         let mut sender = std::pin::pin!(sender.run(calls.raw_acts(), identity));
         let part = |part| Some(Err(Ended::Part(part)));
@@ -181,11 +181,11 @@ impl Controller {
             () = mirror.run() => part("the mirror of conditions"),
             () = writer.run() => part("the writer of statuses"),
             () = watches::run(calls.watches(), cache.clone()) => part("a watch"),
-            () = hand_offs::run(shared.clone()) => part("the reader of hand-offs"),
+            () = hand_offs::run(handles.clone()) => part("the reader of hand-offs"),
             () = hand_offs::rights::run(calls.clone(), cache.clone()) => part("the asking for rights"),
             () = admission => part("the check of the admission policies"),
             () = evictions::run(calls.clone(), cache) => part("the asking for the right to evict"),
-            () = suspects::run(shared) => part("the reader of suspects' pods"),
+            () = suspects::run(handles) => part("the reader of suspects' pods"),
             () = &mut sender => return Err(Ended::Part("the sender of events")),
         };
         if ended.is_none() {

@@ -18,7 +18,7 @@ use crate::operator::Programs;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
-/// How often the bed checks.
+/// Longest pause between two checks of an act.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Everything acts work with.
@@ -33,7 +33,7 @@ pub(super) struct Stage {
     pub(super) programs: Programs,
     /// The operator's default thresholds by fault, in seconds.
     pub(super) thresholds: BTreeMap<String, u64>,
-    /// How often the bed checks.
+    /// Longest pause between two checks of an act.
     pub(super) poll: Duration,
     /// Longest time to a cure, in place of the act's own.
     pub(super) limit: Option<Duration>,

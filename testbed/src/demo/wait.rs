@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use super::stage::POLL_INTERVAL;
 use crate::wait::{SOON, poll};
 
 /// Waits for something that happens soon; the error says for what.
@@ -13,7 +14,7 @@ pub(super) fn wait(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()>
 
 /// The same with another limit.
 pub(super) fn wait_within(what: &str, limit: Duration, done: impl FnMut() -> Result<bool>) -> Result<()> {
-    match poll(limit, done, |last| matches!(last, Ok(true))) {
+    match poll(limit, POLL_INTERVAL, done, |last| matches!(last, Ok(true))) {
         Ok(_) => Ok(()),
         Err(Ok(_)) => bail!("{what}: not within {limit:?}"),
         Err(Err(error)) => Err(error.context(format!("{what}: not within {limit:?}"))),

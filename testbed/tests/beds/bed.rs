@@ -9,7 +9,7 @@ use std::{
 
 use nrh_testbed::{
     Bed, BedOptions, KubeletStart, process,
-    wait::{ENDS, SOON, poll},
+    wait::{ENDS, LONGEST_PAUSE, SOON, poll},
     work,
 };
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::shared::{is_root, room};
 
 /// Asks again until the answer satisfies; fails with the last answer.
 fn eventually<T: std::fmt::Debug>(limit: Duration, ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
-    poll(limit, ask, good).unwrap_or_else(|last| panic!("after {limit:?} still {last:?}"))
+    poll(limit, LONGEST_PAUSE, ask, good).unwrap_or_else(|last| panic!("after {limit:?} still {last:?}"))
 }
 
 /// A `DaemonSet` whose pods start only when they reach the API server the way in-cluster clients do.

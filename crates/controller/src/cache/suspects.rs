@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::State;
 use super::daemon_sets::DaemonSetRow;
 use crate::calls::{CallError, Calls, bounded};
-use crate::shared::Shared;
+use crate::handles::Handles;
 use nrh_api::view::guard::Guarded;
 use nrh_api::view::pods;
 use nrh_core::fault::PodRef;
@@ -62,7 +62,7 @@ impl Subject {
 }
 
 /// Reads pods of suspects while this process leads, for as long as it runs.
-pub async fn run(Shared { calls, cache, clock, leadership }: Shared) {
+pub async fn run(Handles { calls, cache, clock, leadership }: Handles) {
     let (mut tried, mut reported) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let now = Instant::now();

@@ -22,7 +22,7 @@ use crate::cache::command::CommandRow;
 use crate::cache::report::ControllerStatus;
 use crate::commands::Ask;
 use crate::events::Events;
-use crate::shared::Shared;
+use crate::handles::Handles;
 use nrh_api::{ConditionReason, ConditionType, RemediationConfigStatus};
 use nrh_core::plan::NodeStatusView;
 use nrh_core::sorted_cursor::SortedCursor;
@@ -90,7 +90,7 @@ impl Round {
 /// Writes statuses.
 #[derive(Debug)]
 pub struct StatusWriter {
-    shared: Shared,
+    handles: Handles,
     events: Events,
     status_view: watch::Receiver<Arc<StatusViews>>,
     check_requests: CheckRequests,
@@ -108,9 +108,9 @@ pub struct StatusWriter {
 
 impl StatusWriter {
     /// A writer of these status views.
-    pub fn new(shared: Shared, events: Events, status_view: watch::Receiver<Arc<StatusViews>>) -> Self {
+    pub fn new(handles: Handles, events: Events, status_view: watch::Receiver<Arc<StatusViews>>) -> Self {
         Self {
-            shared,
+            handles,
             events,
             status_view,
             check_requests: CheckRequests::default(),
@@ -151,7 +151,7 @@ impl StatusWriter {
     /// Whether the API server serves another history than the one in the cache, as a list or the answer to a write has shown.
     /// All writes depend on the cache, and the cache would take no answer to them as newer.
     fn is_another_history(&self) -> bool {
-        let state = self.shared.cache.lock();
+        let state = self.handles.cache.lock();
         let Some((kind, found)) = state.versions.went_back() else { return false };
         tracing::error!(
             kind,
@@ -171,7 +171,7 @@ impl StatusWriter {
     /// One round. Returns whether there is more to write.
     async fn round(&mut self) -> bool {
         let now = Instant::now();
-        if self.shared.leadership.term(now).is_none() {
+        if self.handles.leadership.term(now).is_none() {
             // Another leader writes meanwhile, too.
             self.compared.1 = None;
             return false;
@@ -181,7 +181,7 @@ impl StatusWriter {
         let status_view = self.status_view.borrow_and_update().clone();
         let writes = self.due(&status_view, now);
         let full = writes.len() >= ROUND;
-        let (Shared { calls, cache, leadership, .. }, events) = (&self.shared, &self.events);
+        let (Handles { calls, cache, leadership, .. }, events) = (&self.handles, &self.events);
         let runs = writes.into_iter().map(|write| async move {
             // A term may end during a long round.
             let lead = leadership.term(Instant::now()).is_some();
@@ -201,12 +201,12 @@ impl StatusWriter {
     }
 
     fn due(&mut self, status_view: &Arc<StatusViews>, now: Instant) -> Vec<Write> {
-        let cache = self.shared.cache.clone();
+        let cache = self.handles.cache.clone();
         let mut state = cache.lock();
         if !state.is_synced() {
             return Vec::new();
         }
-        let wall = self.shared.clock.now();
+        let wall = self.handles.clock.now();
         let since = now.saturating_duration_since(self.watched_at).as_millis();
         let watched = (since.saturating_mul(WATCHED_RATE) / 1_000).min(WATCHED_ROUND);
         if watched > 0 {
@@ -327,7 +327,7 @@ impl StatusWriter {
         if current.unreadable {
             return Compared::Same;
         }
-        let part = node_part(status_view, blocked, current, self.shared.clock.now());
+        let part = node_part(status_view, blocked, current, self.handles.clock.now());
         let is_recent = |least| !self.rested(&format!("node {node}"), round.now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > round.now);
         let is_put_off = match difference(current, &part) {

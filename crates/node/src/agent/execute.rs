@@ -77,7 +77,8 @@ executors! {
     MarkForReboot in mark_for_reboot,
 }
 
-/// Repeats the check of an action's effect until it is seen. The error is what the last check has seen instead.
+/// Repeats the check of an action's effect until it is seen. The error is what the last finished check saw instead; `None` if none
+/// finished.
 async fn effect<T, N, F>(bound: Duration, mut check: impl FnMut() -> F) -> Result<T, Option<N>>
 where
     F: Future<Output = Result<T, N>>,

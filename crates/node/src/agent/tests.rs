@@ -45,7 +45,6 @@ impl Node {
     fn new() -> Self {
         let runtime = Fake::start();
         runtime.say("Get", no_task());
-        // This call may wait for network plugins: no preflight makes it.
         runtime.unsay("Status");
         Self { stage: Stage::new(), runtime }
     }
@@ -63,6 +62,13 @@ impl Node {
         let claims = Claims::new(&self.stage.path("state"));
         claims.prepare().unwrap();
         claims
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // This call may wait for network plugins.
+        assert!(std::thread::panicking() || self.runtime.calls("Status") == 0, "a preflight has asked for the status");
     }
 }
 

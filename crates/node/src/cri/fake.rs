@@ -66,7 +66,7 @@ impl Call {
 pub(crate) struct World {
     name: String,
     pub(crate) sandboxes: Vec<v1::PodSandbox>,
-    /// Changes places with `sandboxes` at each list of containers.
+    /// Swapped with `sandboxes` at each list of containers, and stays so until the next.
     pub(crate) sandboxes_again: Option<Vec<v1::PodSandbox>>,
     pub(crate) containers: Vec<v1::Container>,
     /// By method, or `Method:id` for one object.

@@ -29,7 +29,7 @@ pub const CNI_FOLDERS: [&str; 10] = [
     "/home/kubernetes/bin",
     "/var/lib/cni/bin",
     "/var/lib/rancher/k3s/data/cni",
-    "/var/lib/rancher/k3s/data/*/bin",
+    K3S_PROGRAMS,
     "/var/lib/rancher/rke2/data/*/bin",
     "/var/snap/microk8s/*/opt/cni/bin",
     "/snap/microk8s/*/opt/cni/bin",
@@ -50,8 +50,11 @@ const KUBELET: &str = "kubelet";
 const MONITOR: &str = "conmon";
 /// The executable that contains k3s's kubelet and containerd. Its shim and its OCI runtime are files of their own.
 const K3S: &str = "k3s";
-/// Names of k3s's own process, which contains a kubelet, and with `--docker` the cri-dockerd that calls network plugins.
+/// Names of the k3s process that runs the kubelet and, with `--docker`, cri-dockerd, which calls network plugins.
 const K3S_DAEMONS: [&str; 2] = ["k3s-server", "k3s-agent"];
+/// k3s keeps its plugins beside its other programs (`blkid`, `mount`), which its kubelet calls. All plugins are one executable.
+const K3S_PROGRAMS: &str = "/var/lib/rancher/k3s/data/*/bin";
+const K3S_PLUGINS: &str = "cni";
 /// Prefix of the names of containerd's shims.
 const SHIM: &str = "containerd-shim";
 /// Low-level runtimes (OCI), which do one thing and end. One with another name is recognised by its caller.
@@ -260,7 +263,8 @@ impl Prover {
         let Some(runtime) = called else {
             return if process.parent == 1 { self.left_plugin(handle, exe) } else { Ok(None) };
         };
-        let by_exe = self.in_cni_folder(exe);
+        let is_k3s = K3S_DAEMONS.contains(&runtime.command.as_str());
+        let by_exe = self.in_cni_folder(exe) && !(is_k3s && is_other_program_of_k3s(exe));
         // A kubelet starts many other programs, among them mounts that hang. This code does not read from those.
         if !by_exe && !is_runtime_name(&runtime.command) {
             return Ok(None);
@@ -324,6 +328,11 @@ fn program<'a>(exe: &'a Path, process: &'a RawProcess) -> &'a str {
         K3S if process.command == CONTAINERD || K3S_DAEMONS.contains(&process.command.as_str()) => &process.command,
         name => name,
     }
+}
+
+fn is_other_program_of_k3s(exe: &Path) -> bool {
+    let is_program = exe.parent().is_some_and(|folder| is_like(Path::new(K3S_PROGRAMS), folder));
+    is_program && !exe.ends_with(K3S_PLUGINS)
 }
 
 fn file_name(path: &Path) -> String {
@@ -391,7 +400,8 @@ fn calls_clients(command: &str) -> bool {
     is_shim_name(command) || is_runtime_name(command) || is_monitor_name(command)
 }
 
-/// Whether this is the name of a caller of network plugins. Up to 1.23, with Docker, the kubelet itself called them.
+/// Whether this is the name of a caller of network plugins. With Docker, the kubelet itself called them up to 1.23, and k3s's own
+/// process still does.
 fn is_caller_name(command: &str) -> bool {
     is_runtime_name(command) || command == KUBELET || K3S_DAEMONS.contains(&command)
 }

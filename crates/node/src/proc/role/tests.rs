@@ -79,3 +79,17 @@ fn the_pod_of_a_call_is_named_only_by_names_of_kubernetes() {
         assert_eq!(pod_name(&args.replace(from, to)), None, "{to:?}");
     }
 }
+
+#[test]
+fn of_the_programs_of_k3s_its_plugins_alone_are_plugins() {
+    let prover = Prover::new(Path::new("/proc"));
+    let is_other = |path: &str| is_other_program_of_k3s(Path::new(path));
+    for program in ["/var/lib/rancher/k3s/data/0a1b/bin/blkid", "/var/lib/rancher/k3s/data/0a1b/bin/k3s"] {
+        assert!(prover.in_cni_folder(Path::new(program)) && is_other(program), "{program}");
+    }
+    for plugin in
+        ["/var/lib/rancher/k3s/data/0a1b/bin/cni", "/var/lib/rancher/k3s/data/cni/multus", "/opt/cni/bin/bridge"]
+    {
+        assert!(prover.in_cni_folder(Path::new(plugin)) && !is_other(plugin), "{plugin}");
+    }
+}

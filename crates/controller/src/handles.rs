@@ -9,7 +9,7 @@ use super::leader::Leadership;
 
 /// Each part has a clone; all of them share the cache, the clock and the leadership.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct Handles {
     /// The clients for the API server.
     pub calls: Calls,
     /// What the API server has shown.
