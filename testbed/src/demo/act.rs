@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use super::judge::{ActRecord, CONTROL_MARGIN, ControlRecord};
 use super::report::Seconds;
-use super::stage::{POLL_INTERVAL, Stage};
-use super::wait::wait;
+use super::stage::Stage;
+use super::wait::{POLL_INTERVAL, wait};
 use super::workloads::NAMESPACE;
 use super::writes::{self, Write};
 use crate::faults::Injection;

@@ -11,15 +11,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::tell::Teller;
-use super::wait::wait;
+use super::wait::{POLL_INTERVAL, wait};
 use super::workloads::NAMESPACE;
 use super::writes::Write;
 use crate::operator::Programs;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
-
-/// Longest pause between two checks of an act.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Everything acts work with.
 pub(super) struct Stage {

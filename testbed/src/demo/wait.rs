@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::stage::POLL_INTERVAL;
 use crate::wait::{SOON, poll};
+
+/// Longest pause between two checks of an act.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Waits for something that happens soon; the error says for what.
 pub(super) fn wait(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {

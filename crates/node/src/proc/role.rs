@@ -11,6 +11,7 @@ use nrh_core::fault::{PodRef, Role};
 
 mod args;
 pub(crate) mod init;
+mod k3s;
 
 use init::KnownBy;
 
@@ -29,7 +30,7 @@ pub const CNI_FOLDERS: [&str; 10] = [
     "/home/kubernetes/bin",
     "/var/lib/cni/bin",
     "/var/lib/rancher/k3s/data/cni",
-    K3S_PROGRAMS,
+    k3s::PROGRAMS,
     "/var/lib/rancher/rke2/data/*/bin",
     "/var/snap/microk8s/*/opt/cni/bin",
     "/snap/microk8s/*/opt/cni/bin",
@@ -48,13 +49,6 @@ const RUNTIMES: [&str; 4] = [CONTAINERD, "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
 /// The process that CRI-O runs beside each container.
 const MONITOR: &str = "conmon";
-/// The executable that contains k3s's kubelet and containerd. Its shim and its OCI runtime are files of their own.
-const K3S: &str = "k3s";
-/// Names of the k3s process that runs the kubelet and, with `--docker`, cri-dockerd, which calls network plugins.
-const K3S_DAEMONS: [&str; 2] = ["k3s-server", "k3s-agent"];
-/// k3s keeps its plugins beside its other programs (`blkid`, `mount`), which its kubelet calls. All plugins are one executable.
-const K3S_PROGRAMS: &str = "/var/lib/rancher/k3s/data/*/bin";
-const K3S_PLUGINS: &str = "cni";
 /// Prefix of the names of containerd's shims.
 const SHIM: &str = "containerd-shim";
 /// Low-level runtimes (OCI), which do one thing and end. One with another name is recognised by its caller.
@@ -263,8 +257,7 @@ impl Prover {
         let Some(runtime) = called else {
             return if process.parent == 1 { self.left_plugin(handle, exe) } else { Ok(None) };
         };
-        let is_k3s = K3S_DAEMONS.contains(&runtime.command.as_str());
-        let by_exe = self.in_cni_folder(exe) && !(is_k3s && is_other_program_of_k3s(exe));
+        let by_exe = self.in_cni_folder(exe) && !(k3s::is_daemon(&runtime.command) && k3s::is_other_program(exe));
         // A kubelet starts many other programs, among them mounts that hang. This code does not read from those.
         if !by_exe && !is_runtime_name(&runtime.command) {
             return Ok(None);
@@ -325,14 +318,9 @@ fn has_arguments(handle: &Handle) -> io::Result<bool> {
 /// of it runs.
 fn program<'a>(exe: &'a Path, process: &'a RawProcess) -> &'a str {
     match exe.file_name().and_then(|name| name.to_str()).unwrap_or_default() {
-        K3S if process.command == CONTAINERD || K3S_DAEMONS.contains(&process.command.as_str()) => &process.command,
+        k3s::EXECUTABLE if k3s::names_its_part(process) => &process.command,
         name => name,
     }
-}
-
-fn is_other_program_of_k3s(exe: &Path) -> bool {
-    let is_program = exe.parent().is_some_and(|folder| is_like(Path::new(K3S_PROGRAMS), folder));
-    is_program && !exe.ends_with(K3S_PLUGINS)
 }
 
 fn file_name(path: &Path) -> String {
@@ -403,7 +391,7 @@ fn calls_clients(command: &str) -> bool {
 /// Whether this is the name of a caller of network plugins. With Docker, the kubelet itself called them up to 1.23, and k3s's own
 /// process still does.
 fn is_caller_name(command: &str) -> bool {
-    is_runtime_name(command) || command == KUBELET || K3S_DAEMONS.contains(&command)
+    is_runtime_name(command) || command == KUBELET || k3s::is_daemon(command)
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn the_pod_of_a_call_is_named_only_by_names_of_kubernetes() {
 #[test]
 fn of_the_programs_of_k3s_its_plugins_alone_are_plugins() {
     let prover = Prover::new(Path::new("/proc"));
-    let is_other = |path: &str| is_other_program_of_k3s(Path::new(path));
+    let is_other = |path: &str| k3s::is_other_program(Path::new(path));
     for program in ["/var/lib/rancher/k3s/data/0a1b/bin/blkid", "/var/lib/rancher/k3s/data/0a1b/bin/k3s"] {
         assert!(prover.in_cni_folder(Path::new(program)) && is_other(program), "{program}");
     }
