@@ -1,13 +1,11 @@
 //! The operator on a bed, installed as a user would: the shipped image, `kubectl apply -k config/default`.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 pub use crate::programs::Programs;
 use crate::stand_in::settings::Image;
-use crate::wait::SOON;
+use crate::wait::{LONGEST_PAUSE, SOON, poll};
 use crate::{Bed, Node, images, packages, state};
 
 /// Image reference that the shipped manifests name.
@@ -48,14 +46,8 @@ pub fn install(bed: &Bed, programs: &Programs) -> Result<()> {
 /// Applies a folder of the project, such as `config/default`.
 pub fn apply_folder(bed: &Bed, folder: &str) -> Result<()> {
     let path = state::workspace().join(folder).display().to_string();
-    let end = Instant::now() + SOON;
-    loop {
-        match bed.kubectl(&["apply", "-k", &path]) {
-            Ok(_) => return Ok(()),
-            Err(error) if Instant::now() > end => return Err(error.context(format!("kubectl apply -k {folder}"))),
-            Err(_) => std::thread::sleep(Duration::from_secs(1)),
-        }
-    }
+    let applied = poll(SOON, LONGEST_PAUSE, || bed.kubectl(&["apply", "-k", &path]), Result::is_ok);
+    applied.unwrap_or_else(|failed| failed).map(drop).with_context(|| format!("kubectl apply -k {folder}"))
 }
 
 /// A token as the controller has it: of its account, bound to a pod of that name and image, which is made. Nobody runs the pod, which the
@@ -97,7 +89,6 @@ pub fn wait(bed: &Bed) -> Result<()> {
     for (namespace, what) in [("nrh-system", "deployment/nrh-controller"), ("nrh-node", "daemonset/nrh-probe")] {
         bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=900s"])?;
     }
-    let end = Instant::now() + SOON;
     // Not every node is to have one.
     let path = "jsonpath={.items[*].spec.nodeName}";
     let probed =
@@ -106,11 +97,10 @@ pub fn wait(bed: &Bed) -> Result<()> {
         let path = "jsonpath={.status.probe.heartbeatAt}";
         bed.kubectl(&["get", "noderuntimehealth", node, "-o", path]).is_ok_and(|at| !at.is_empty())
     };
-    while !probed.split_whitespace().all(reports) {
-        if Instant::now() > end {
-            bail!("not every probe has reported within {SOON:?}: they run on {probed}");
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    let all_report = || probed.split_whitespace().all(reports);
+    ensure!(
+        poll(SOON, LONGEST_PAUSE, all_report, |all| *all).is_ok(),
+        "not every probe has reported within {SOON:?}: they run on {probed}"
+    );
     Ok(())
 }

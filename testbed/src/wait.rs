@@ -11,12 +11,12 @@ pub const SOON: Duration = Duration::from_mins(10);
 /// For the reboot of a machine, and for what has a longer threshold.
 pub const LONG: Duration = Duration::from_mins(40);
 
-/// A question starts a program, as a rule, so the pause between two grows: a tenth of the time waited, within these bounds.
+/// The first pause between two questions. As a rule a question starts a program, so the pause grows to a tenth of the time waited.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
-/// Pause between two checks of what takes minutes.
+/// The longest one, as a rule.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Asks until an answer is good, with pauses that grow up to the longest. Where none is within the limit, the error is the last answer.
+/// Asks until an answer is good. If none is within the limit, the error is the last answer.
 pub fn poll<T>(
     limit: Duration,
     longest_pause: Duration,

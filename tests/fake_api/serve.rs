@@ -158,10 +158,8 @@ impl Store {
     }
 
     pub(super) fn found(&self, target: &Target) -> Result<Value, (u16, &'static str, String)> {
-        self.objects
-            .get(target)
-            .map(|object| Value::clone(object))
-            .ok_or_else(|| (404, "NotFound", format!("{target:?} not found")))
+        let object = self.objects.get(target).map(|object| Value::clone(object));
+        object.ok_or_else(|| (404, "NotFound", format!("{target:?} not found")))
     }
 
     fn listed(&self, call: &Call) -> Value {

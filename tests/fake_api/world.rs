@@ -175,10 +175,6 @@ impl World {
 
     /// One report: a heartbeat with the faults that the node has (an annotation of the Node tells).
     pub fn report(&self, node: &str, sequence: u64) {
-        let written = |key: &str| {
-            let annotations = self.api.field("nodes", node, "/metadata/annotations")?;
-            Some(annotations[key].as_str()?.to_owned())
-        };
         let mut probe = WorldNode::new(node);
         if self.sick(node) {
             let fault = serde_json::from_value(hung()).unwrap();
@@ -187,7 +183,7 @@ impl World {
         probe.send();
         let heartbeat = probe.report.heartbeat.as_mut().unwrap();
         heartbeat.sequence = sequence;
-        heartbeat.boot_id = written("test/boot").unwrap_or_else(|| "b".into());
+        heartbeat.boot_id = self.annotation(node, "test/boot").unwrap_or_else(|| "b".into());
         let report = simulated_node::report(&probe, self.wall());
         self.api.change("noderuntimehealths", node, |object| {
             if object["status"].is_null() {
@@ -203,13 +199,18 @@ impl World {
                 status[key] = value.clone();
             }
             status["conditions"] = conditions.into_iter().chain(own).collect();
-            status["kubelet"]["startedAt"] = json!(written("test/began").unwrap_or_else(|| START.into()));
+            status["kubelet"]["startedAt"] = json!(self.annotation(node, "test/began").unwrap_or_else(|| START.into()));
         });
     }
 
     fn sick(&self, node: &str) -> bool {
-        let annotations = self.api.field("nodes", node, "/metadata/annotations");
-        annotations.is_some_and(|annotations| annotations["test/sick"] == "yes")
+        self.annotation(node, "test/sick").as_deref() == Some("yes")
+    }
+
+    /// What a test has written on a Node.
+    fn annotation(&self, node: &str, key: &str) -> Option<String> {
+        let annotations = self.api.field("nodes", node, "/metadata/annotations")?;
+        Some(annotations[key].as_str()?.to_owned())
     }
 
     pub fn set_sick(&self, node: &str, sick: bool) {

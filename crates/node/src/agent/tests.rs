@@ -289,7 +289,7 @@ fn gave_up() -> Say {
 }
 
 fn fails() -> Say {
-    Say::Error(Code::Internal, "told to fail".to_owned())
+    Say::Error(Code::Internal, "fails on purpose".to_owned())
 }
 
 fn sandbox(id: &str, ready: bool) -> v1::PodSandbox {

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::deadline::within;
 use crate::proc::place::ProcessNamespaces;
+use crate::proc::role::k3s;
 use crate::proc::table::Bounds;
 use crate::proc::{self, Handle, RawProcess, Table};
 use crate::reader::Reader;
@@ -49,8 +50,8 @@ struct Kind {
 const KINDS: [Kind; 3] = [
     Kind { commands: &["kubelet"], file: "kubelet", runtime: None },
     Kind {
-        commands: &["k3s", "k3s-server", "k3s-agent"],
-        file: "k3s",
+        commands: &[k3s::EXECUTABLE, k3s::SERVER, k3s::AGENT],
+        file: k3s::EXECUTABLE,
         runtime: Some("/run/k3s/containerd/containerd.sock"),
     },
     Kind { commands: &["kubelite"], file: "kubelite", runtime: Some("/var/snap/microk8s/common/run/containerd.sock") },

@@ -61,7 +61,7 @@ impl Call {
     }
 }
 
-/// What the runtime has, what it is told to say, and what it was asked.
+/// The objects of the runtime, the answers that a test has set, and the calls so far.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     name: String,
@@ -75,7 +75,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The answer to a call for which it is told nothing.
+    /// The answer to a call for which no answer is set.
     fn answer(&mut self, method: &str, id: &str) -> Say {
         let not_found = || Say::Error(Code::NotFound, format!("{id} not found"));
         match method {
@@ -105,7 +105,7 @@ impl World {
                 self.containers.retain(|container| container.id != id);
                 Say::message(&v1::RemoveContainerResponse {})
             }
-            _ => Say::Error(Code::Unimplemented, format!("the fake was not told what to say to {method} {id}")),
+            _ => Say::Error(Code::Unimplemented, format!("no answer is set for {method} {id}")),
         }
     }
 }
@@ -289,14 +289,14 @@ async fn answer(world: Arc<Mutex<World>>, request: Request) -> Response {
     let out = Arc::new(());
     let say = {
         let mut world = world.lock().unwrap();
-        let told = world.says.get(&name).or_else(|| world.says.get(&method)).cloned();
+        let set = world.says.get(&name).or_else(|| world.says.get(&method)).cloned();
         world.calls.push(Call { name, out: Arc::downgrade(&out) });
         // containerd keeps Docker's containers in a namespace of their own.
         let right = if world.name == "docker" { "moby" } else { "k8s.io" };
         if matches!(method.as_str(), "Get" | "List") && namespace.as_ref().is_none_or(|value| value != right) {
             Say::Error(Code::FailedPrecondition, format!("namespace {right} is required"))
         } else {
-            told.unwrap_or_else(|| world.answer(&method, &id))
+            set.unwrap_or_else(|| world.answer(&method, &id))
         }
     };
     respond(say, out).await

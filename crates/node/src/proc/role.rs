@@ -11,7 +11,7 @@ use nrh_core::fault::{PodRef, Role};
 
 mod args;
 pub(crate) mod init;
-mod k3s;
+pub(crate) mod k3s;
 
 use init::KnownBy;
 

@@ -178,7 +178,7 @@ async fn a_removal_that_the_runtime_does_not_confirm_has_failed_within_its_bound
     let node = Node::new();
     let mut settings = node.settings();
     settings.bounds.verify = Duration::from_secs(1);
-    for (say, last, most) in [(fails(), "told to fail", usize::MAX), (Say::Never, "", 2)] {
+    for (say, last, most) in [(fails(), "fails on purpose", usize::MAX), (Say::Never, "", 2)] {
         let orphan = orphan_of(&node, 2);
         node.runtime.say("ContainerStatus", say);
         let outcome = settings.execute(&remove(&orphan)).await;
