@@ -22,6 +22,8 @@ pub(crate) enum Layout {
     K0s,
     /// `MicroK8s`': two units of snap
     MicroK8s,
+    /// Bottlerocket's: the usual places, and a second containerd for containers of the host
+    Bottlerocket,
     /// Docker's behind cri-dockerd, with the packages of Linux distributions
     Docker,
     /// CRI-O's
@@ -50,9 +52,14 @@ pub(crate) struct Places {
 }
 
 impl Layout {
+    /// Whether programs and units have the places and names that Linux distributions give them.
+    pub(crate) const fn has_usual_places(self) -> bool {
+        matches!(self, Self::Usual | Self::Bottlerocket)
+    }
+
     pub(crate) const fn places(self) -> Places {
         match self {
-            Self::Usual => Places {
+            Self::Usual | Self::Bottlerocket => Places {
                 kubelet: ("/usr/bin/kubelet", "kubelet"),
                 containerd: ("/usr/bin/containerd", "containerd"),
                 socket: SOCKET,

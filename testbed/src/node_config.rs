@@ -73,6 +73,19 @@ state = "{state}"
     )
 }
 
+/// Where the settings of the second containerd are.
+pub(crate) const HOST_CONTAINERD: &str = "/var/lib/host-containerd/config.toml";
+
+/// Settings of a second containerd, for containers of the host: it does not speak CRI, and serves a socket of its own.
+pub(crate) const HOST_CONTAINERD_CONFIG: &str = r#"version = 2
+root = "/var/lib/host-containerd"
+state = "/run/host-containerd"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.grpc.v1.cri"]
+
+[grpc]
+  address = "/run/host-containerd/containerd.sock"
+"#;
+
 /// A pod network behind the plugin that can be told to hang.
 pub(crate) fn cni(subnet: &str) -> String {
     let network = json!({

@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::node::{CONTAINERD_COMMAND, KubeletStart, Node};
+use crate::node_config::{HOST_CONTAINERD, HOST_CONTAINERD_CONFIG};
 use crate::process::wait_until;
 use crate::realm::output_of;
 use crate::wait::SOON;
-use crate::{assets, view};
+use crate::{assets, systemd, view};
 
 impl Node {
     /// Starts the runtime and waits until it has loaded what was there: before that its lists are errors.
@@ -32,6 +33,15 @@ impl Node {
     /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.
     pub fn stop_containerd(&self) -> Result<()> {
         self.stop("containerd")
+    }
+
+    /// Starts a second containerd, which the kubelet does not use.
+    pub fn start_host_containerd(&self) -> Result<()> {
+        let name = "host-containerd";
+        self.write(HOST_CONTAINERD, HOST_CONTAINERD_CONFIG)?;
+        let command = ["containerd", "--config", HOST_CONTAINERD].map(str::to_owned);
+        self.unit_write(&format!("{name}.service"), &self.service(name, &command, systemd::CONTAINERD)?)?;
+        self.unit_start(name)
     }
 
     /// Stops and starts containerd.

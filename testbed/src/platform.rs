@@ -68,7 +68,7 @@ const fn platform(name: &'static str, debian: Debian, containerd: Option<&'stati
 }
 
 /// All that can be asked for. The first is what machines run unless one is named.
-pub const PLATFORMS: [Platform; 19] = [
+pub const PLATFORMS: [Platform; 20] = [
     platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
     Platform { oci: Oci::Package("crun"), ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
     Platform { oci: Oci::Runc("1.5.3"), ..platform("containerd-2.4-runc-1.5", Debian::Trixie, Some("2.4.2")) },
@@ -89,6 +89,7 @@ pub const PLATFORMS: [Platform; 19] = [
     layout("layout-rke2", Layout::Rke2),
     layout("layout-k0s", Layout::K0s),
     layout("layout-microk8s", Layout::MicroK8s),
+    layout("layout-bottlerocket", Layout::Bottlerocket),
 ];
 
 impl Platform {
@@ -140,7 +141,7 @@ impl Platform {
 
     /// Whether the runtime and the kubelet are at the places, and units by the names, that Linux distributions give them.
     pub fn has_usual_places(&self) -> bool {
-        self.layout == Layout::Usual
+        self.layout.has_usual_places()
     }
 }
 

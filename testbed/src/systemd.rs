@@ -168,7 +168,7 @@ impl Node {
     }
 
     /// A service that prints to [`Node::log`] and finds the bed's programs.
-    fn service(&self, name: &str, command: &[String], settings: &str) -> Result<String> {
+    pub(crate) fn service(&self, name: &str, command: &[String], settings: &str) -> Result<String> {
         let (program, arguments) = command.split_first().context("no program")?;
         // systemd itself does not search the bed's folders.
         let realm = self.realm()?;

@@ -18,6 +18,7 @@ pub(crate) mod clock;
 pub(crate) mod daemon;
 pub(crate) mod groups;
 pub(crate) mod handle;
+pub(crate) mod listener;
 pub(crate) mod locks;
 pub(crate) mod place;
 pub mod role;

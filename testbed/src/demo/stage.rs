@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -198,10 +198,13 @@ impl Stage {
     pub(super) fn settle(&self) -> Result<()> {
         wait("all pods run", || {
             let pods = view::pods(&self.bed, None)?;
-            Ok(pods
-                .iter()
-                .filter(|pod| self.is_own(pod.node.as_deref()))
-                .all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
+            let runs =
+                |pod: &Pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting);
+            let own = pods.iter().filter(|pod| self.is_own(pod.node.as_deref()));
+            let others: Vec<_> =
+                own.filter(|pod| !runs(pod)).map(|pod| format!("{} ({})", pod.name, pod.phase)).collect();
+            ensure!(others.is_empty(), "these do not: {}", others.join(", "));
+            Ok(true)
         })?;
         wait("no remediation is open", || {
             let path = r#"jsonpath={range .items[*]}{.spec.nodeName} {.status.phase}{"\n"}{end}"#;

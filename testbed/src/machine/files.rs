@@ -54,6 +54,13 @@ impl Files {
         self.links.push((path.into(), target.to_owned()));
     }
 
+    /// A unit of systemd that starts at each boot.
+    pub(crate) fn unit(&mut self, name: &str, text: &str) -> Result<()> {
+        let wanted = format!("/etc/systemd/system/multi-user.target.wants/{name}.service");
+        self.link(&wanted, &format!("../{name}.service"));
+        self.write(&format!("/etc/systemd/system/{name}.service"), text)
+    }
+
     fn add(&mut self, path: &str, text: &str, mode: &'static str) -> Result<()> {
         self.paths.push((path.into(), mode));
         fs::write(self.last()?, text).with_context(|| path.to_owned())

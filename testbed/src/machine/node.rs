@@ -8,6 +8,7 @@ use anyhow::Result;
 use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED, runtime};
 use crate::layout::{Layout, called};
 use crate::node::{Node, Parts, Place, kubelet_command};
+use crate::node_config::{HOST_CONTAINERD, HOST_CONTAINERD_CONFIG};
 use crate::platform::Oci;
 use crate::systemd;
 use crate::{Platform, assets, network, node_config, packages};
@@ -129,17 +130,27 @@ fn files(parts: &Parts<'_>, model: &Model, name: &str) -> Result<Files> {
             &node_config::containerd_of_machine(ip, &model.platform, Path::new(PLUGINS)),
         )?,
     }
-    if matches!(model.platform.layout, Layout::Usual | Layout::Docker | Layout::CriO) {
+    let layout = model.platform.layout;
+    if layout == Layout::Bottlerocket {
+        host_containerd(&mut files)?;
+    }
+    if layout.has_usual_places() || matches!(layout, Layout::Docker | Layout::CriO) {
         let unit = kubelet_unit(&command.join(" "));
         files.write("/etc/systemd/system/kubelet.service", &unit)?;
     } else {
-        lay_out(&mut files, model.platform.layout, &command)?;
+        lay_out(&mut files, layout, &command)?;
     }
     Ok(files)
 }
 
 fn kubelet_unit(command: &str) -> String {
     format!("{}[Service]\nExecStart={command}\nStandardOutput=append:/var/log/kubelet.log\n", systemd::KUBELET)
+}
+
+fn host_containerd(files: &mut Files) -> Result<()> {
+    files.write(HOST_CONTAINERD, HOST_CONTAINERD_CONFIG)?;
+    let command = format!("[Service]\nExecStart=/usr/bin/containerd --config {HOST_CONTAINERD}\n");
+    files.unit("host-containerd", &format!("{}{command}", systemd::CONTAINERD))
 }
 
 /// The units and names of a distribution, in place of Debian's.
@@ -158,11 +169,7 @@ fn lay_out(files: &mut Files, layout: Layout, kubelet: &[String]) -> Result<()> 
         &format!("#!/bin/sh\nexec {}/ctr -a {} \"$@\"\n", places.programs(), places.socket),
     )?;
     files.link("/etc/systemd/system/containerd.service", "/dev/null");
-    let mut unit = |program: &str, text: &str| {
-        let name = format!("{}.service", layout.unit(program));
-        files.link(&format!("/etc/systemd/system/multi-user.target.wants/{name}"), &format!("../{name}"));
-        files.write(&format!("/etc/systemd/system/{name}"), text)
-    };
+    let mut unit = |program: &str, text: &str| files.unit(layout.unit(program), text);
     let Some(runtime_binary) = places.runtime_binary else {
         let settings = systemd::CONTAINERD;
         unit("containerd", &format!("{settings}[Service]\nEnvironment={path}\nExecStart={containerd}\n"))?;

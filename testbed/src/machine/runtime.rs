@@ -47,14 +47,12 @@ pub(super) fn set_up(files: &mut Files, layout: Layout, program: &std::path::Pat
         );
         format!("{path} {options}")
     };
-    let unit = layout.unit("containerd");
     let requires = if layout == Layout::Docker { "Requires=docker.service\nAfter=docker.service\n" } else { "" };
     let text = format!(
         "[Unit]\n{requires}[Service]\nType=notify\nExecStart={command}\nRestart=always\nDelegate=yes\nTasksMax=infinity\n\
          [Install]\nWantedBy=multi-user.target\n"
     );
-    files.link(&format!("/etc/systemd/system/multi-user.target.wants/{unit}.service"), &format!("../{unit}.service"));
-    files.write(&format!("/etc/systemd/system/{unit}.service"), &text)
+    files.unit(layout.unit("containerd"), &text)
 }
 
 /// Pods have their network from plugins, not from Docker.

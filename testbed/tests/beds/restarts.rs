@@ -44,7 +44,10 @@ fn what_has_failed_is_started_again_and_what_a_person_has_stopped_is_not() {
     let programs = bed.programs();
     let [well, both, kubelet, runtime, stopped, stopped_runtime, hung, _] = bed.nodes() else { panic!("eight nodes") };
     install(&bed, programs, well, hung);
-    let before = daemons(well);
+    // It must not be taken for the kubelet's while that one is down.
+    runtime.start_host_containerd().unwrap();
+    let of_host = || runtime.unit_process("host-containerd.service");
+    let (before, host) = (daemons(well), of_host());
     thread::scope(|scope| {
         scope.spawn(|| both_down(&bed, both));
         scope.spawn(|| one_down(&bed, kubelet, KUBELET, "RestartKubelet"));
@@ -59,6 +62,7 @@ fn what_has_failed_is_started_again_and_what_a_person_has_stopped_is_not() {
     {
         assert_eq!(starts(node, unit), count, "starts of {unit} on {}", node.name);
     }
+    assert!(host.is_some() && host == of_host(), "{host:?}");
     for (node, unit) in [(stopped, KUBELET), (stopped_runtime, CONTAINERD)] {
         assert_eq!(node.unit_state(unit).unwrap().active, "inactive", "{unit} on {}", node.name);
     }

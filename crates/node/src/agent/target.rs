@@ -197,7 +197,7 @@ fn expect_object(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<
     match proof {
         Proof::Init { above, .. } => expect_object(wanted, target, above),
         // With Docker every container has its own shim, so the shim of the sandbox is a different one.
-        Proof::Shim { id, namespace } if namespace == DOCKER_NAMESPACE => {
+        Proof::Shim { id, namespace, .. } if namespace == DOCKER_NAMESPACE => {
             if target.container_id.as_ref().or(target.sandbox_id.as_ref()) == Some(id) {
                 return Ok(());
             }

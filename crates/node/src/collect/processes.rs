@@ -18,6 +18,7 @@ use nrh_core::observation::{
 };
 use nrh_core::text::bounded;
 
+mod elsewhere;
 mod inits;
 
 /// Maximum number of processes of interest in one reading, and of processes that may be of interest. Those that stand out are
@@ -62,6 +63,7 @@ pub struct Processes {
     clock: AwakeClock,
     /// What was proven, by pid and start time.
     proven: BTreeMap<(i32, u64), Proven>,
+    listeners: elsewhere::Listeners,
     /// Processes of containers below those that call OCI runtimes, by pid and start time, with their name and their parent.
     foreign: BTreeMap<(i32, u64), (Box<str>, i32)>,
     waits: Waits,
@@ -85,6 +87,7 @@ impl Processes {
             clock: AwakeClock::new(prover.root()),
             prover,
             proven: BTreeMap::new(),
+            listeners: elsewhere::Listeners::default(),
             foreign: BTreeMap::new(),
             waits: Waits::default(),
             stills: Waits::default(),
@@ -94,13 +97,14 @@ impl Processes {
         }
     }
 
-    /// One reading. `with_docker` means that the kubelet's shims are Docker's. If the process table is too long, the reading is
-    /// partial and says what it has left out.
+    /// One reading. `with_docker` means that the kubelet's shims are Docker's. A containerd that provably serves another socket than
+    /// `endpoint`, the kubelet's, is not in it. If the process table is too long, the reading is partial and says what it has left
+    /// out.
     ///
     /// # Errors
     /// When a process of the table cannot be read, or a permission is missing (`PermissionDenied`). Processes that end
     /// meanwhile are left out.
-    pub fn check(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
+    pub fn check(&mut self, with_docker: bool, endpoint: Option<&Path>) -> io::Result<ProcessTable> {
         let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
         self.clock.read(&self.root)?;
         let known = self.proven.keys().map(|(pid, _)| *pid);
@@ -130,6 +134,7 @@ impl Processes {
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
             still.insert((process.pid, process.start_ticks), proven);
         }
+        self.listeners.leave_out(&mut processes, &still, endpoint, &self.root);
         self.proven = still;
         self.foreign.retain(|(pid, start_ticks), _| {
             proc::find(&table, *pid).is_some_and(|process| process.start_ticks == *start_ticks)
@@ -365,7 +370,7 @@ fn possible_role(table: &[RawProcess], process: &RawProcess) -> PossibleRole {
 
 fn role(process: &RawProcess, proof: &Proof, ours: &str) -> Option<ProcessRole> {
     Some(match proof {
-        Proof::Shim { id, namespace } if namespace == ours => {
+        Proof::Shim { id, namespace, .. } if namespace == ours => {
             ProcessRole::Shim { id: bounded(id, 128), living_children: process.living_children }
         }
         Proof::Shim { .. } | Proof::Init { .. } => return None,

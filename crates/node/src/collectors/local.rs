@@ -35,11 +35,13 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
         let root = host.proc.clone();
         move || {
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
+            let endpoint = lock(&shared.endpoint).clone();
+            let endpoint = endpoint.as_ref().map(|endpoint| &*endpoint.socket);
             let began = processor_time();
             let table = match scanner.try_lock() {
-                Ok(mut scanner) => scanner.check(with_docker),
+                Ok(mut scanner) => scanner.check(with_docker, endpoint),
                 // The previous thread hangs inside its reading: start without its memory.
-                Err(_) => Processes::new(&root).check(with_docker),
+                Err(_) => Processes::new(&root).check(with_docker, endpoint),
             };
             Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
         }

@@ -74,7 +74,7 @@ pub fn cmdline(data: &[u8]) -> bool {
     }
     assert_eq!(joined, String::from_utf8_lossy(data));
     let shim = role::shim(&args);
-    if let Some(Proof::Shim { id, namespace }) = &shim {
+    if let Some(Proof::Shim { id, namespace, .. }) = &shim {
         assert!(!id.is_empty() && !namespace.is_empty());
         assert!(args.iter().skip(1).all(|arg| arg != "start" && arg != "delete"), "a call that ends by itself");
         for value in [id, namespace] {

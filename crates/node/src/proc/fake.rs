@@ -90,6 +90,15 @@ impl Entry<'_> {
     }
 }
 
+/// The process with this folder listens at this socket.
+pub(crate) fn listens(process: &Path, socket: &str) {
+    for folder in ["net", "fd"] {
+        fs::create_dir_all(process.join(folder)).unwrap();
+    }
+    fs::write(process.join("net/unix"), format!("0: 2 0 00010000 1 1 77 {socket}\n")).unwrap();
+    symlink("socket:[77]", process.join("fd/3")).unwrap();
+}
+
 /// The `stat` line of a process; field 22 is its start.
 pub(crate) fn stat(pid: i32, command: &[u8], state: char, parent: i32, start_ticks: u64) -> Vec<u8> {
     let rest = format!(") {state} {parent}{} {start_ticks}{}\n", " 0".repeat(17), " 0".repeat(30));

@@ -43,7 +43,7 @@ pub const KUBELET_NAMESPACE: &str = "k8s.io";
 /// containers on any node. Only Docker knows which of them are the kubelet's.
 pub const DOCKER_NAMESPACE: &str = "moby";
 
-const CONTAINERD: &str = "containerd";
+pub(crate) const CONTAINERD: &str = "containerd";
 /// Daemons that call CNI plugins and start shims.
 const RUNTIMES: [&str; 4] = [CONTAINERD, "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
@@ -62,6 +62,8 @@ pub enum Proof {
         id: String,
         /// containerd namespace (`k8s.io`, `moby`).
         namespace: String,
+        /// Address of the containerd that started it.
+        address: Option<String>,
     },
     /// A plugin of the CNI directory, called by the runtime or by another plugin.
     NetworkPlugin {
@@ -111,8 +113,16 @@ impl Proof {
     /// The id that it serves as a shim of one of these containerd namespaces, or as the monitor of a container of CRI-O.
     pub fn serves(&self, namespaces: &[&str]) -> Option<&str> {
         match self {
-            Self::Shim { id, namespace } => namespaces.contains(&namespace.as_str()).then_some(id),
+            Self::Shim { id, namespace, .. } => namespaces.contains(&namespace.as_str()).then_some(id),
             Self::Monitor { id, pod: Some(_) } => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The address of the kubelet's containerd, if it is a shim that this one has started.
+    pub fn kubelets_address(&self) -> Option<&str> {
+        match self {
+            Self::Shim { namespace, address, .. } if namespace == KUBELET_NAMESPACE => address.as_deref(),
             _ => None,
         }
     }
@@ -195,7 +205,7 @@ impl Prover {
         if has_arguments(handle)? {
             return Ok(None);
         }
-        Ok(Some(plugin_call(file_name(exe), Some(command), Some(sandbox_id), args.as_deref())))
+        Ok(Some(args::plugin_call(exe, Some(command), Some(sandbox_id), args.as_deref())))
     }
 
     /// As [`Prover::prove`], through a handle that is open already, and for any name of the process.
@@ -285,7 +295,7 @@ impl Prover {
             Err(error) if by_exe && !super::is_gone(&error) => (None, None, None),
             Err(error) => return Err(error),
         };
-        Ok(Some(plugin_call(file_name(&path), command, sandbox_id, args.as_deref())))
+        Ok(Some(args::plugin_call(&path, command, sandbox_id, args.as_deref())))
     }
 
     fn in_cni_folder(&self, path: &Path) -> bool {
@@ -302,12 +312,6 @@ impl Prover {
     }
 }
 
-/// A plugin with what its environment names; `args` is `CNI_ARGS`.
-fn plugin_call(plugin: String, command: Option<String>, sandbox_id: Option<String>, args: Option<&str>) -> Proof {
-    let (pod_uid, pod_name) = (args.and_then(pod_uid), args.and_then(pod_name));
-    Proof::NetworkPlugin { plugin, command, sandbox_id, pod_uid, pod_name }
-}
-
 /// Whether the program of a plugin's folder has arguments. A runtime calls a plugin without any, and so does a plugin that delegates. What
 /// has some is a daemon that a plugin has started, with the environment of the call (`azure-vnet-telemetry -d …`).
 fn has_arguments(handle: &Handle) -> io::Result<bool> {
@@ -321,10 +325,6 @@ fn program<'a>(exe: &'a Path, process: &'a RawProcess) -> &'a str {
         k3s::EXECUTABLE if k3s::names_its_part(process) => &process.command,
         name => name,
     }
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
 }
 
 /// Whether `folder` is `pattern`, in which `*` stands for any one name.

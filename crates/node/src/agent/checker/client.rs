@@ -80,14 +80,14 @@ impl Checker {
         }
         let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
         match self.caller(parent).await? {
-            Some(Proof::Shim { id, namespace }) if namespace == KUBELET_NAMESPACE => {
+            Some(Proof::Shim { id, namespace, .. }) if namespace == KUBELET_NAMESPACE => {
                 if target.sandbox_id.as_ref() == Some(&id) {
                     return Ok(());
                 }
                 let commanded = target.sandbox_id.as_deref().unwrap_or("none");
                 changed(format!("client {pid} was called by the shim of {id}, the command names {commanded}"))
             }
-            Some(Proof::Shim { id, namespace }) if namespace == DOCKER_NAMESPACE => {
+            Some(Proof::Shim { id, namespace, .. }) if namespace == DOCKER_NAMESPACE => {
                 if target.container_id.as_ref() != Some(&id) {
                     return changed(format!(
                         "client {pid} was called by the shim of {id}, which is not the one in the command"

@@ -2,6 +2,7 @@
 //! break or that would break the restart.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use super::unit::{Process, Unit, expected, find_in, is_silence};
@@ -10,8 +11,8 @@ use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::{self, Found};
 use crate::cri::CriError;
-use crate::proc::role::{Proof, is_monitor_name, is_shim_name};
-use crate::proc::{self, Handle};
+use crate::proc::role::{CONTAINERD, Proof, is_monitor_name, is_shim_name};
+use crate::proc::{self, Handle, listener};
 use crate::runtime::Client;
 use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
@@ -36,6 +37,19 @@ struct Table {
     stopped: Vec<String>,
     at_work: Vec<String>,
     unproven: Vec<Unproven>,
+    /// Addresses that the kubelet's shims have for their containerd.
+    addresses: Vec<String>,
+}
+
+impl Table {
+    /// Notes which containerds the kubelet does not use. What cannot be read may be the kubelet's.
+    fn note_others(&mut self, root: &Path, endpoint: &Path) {
+        let shims: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
+        for process in self.runtimes.iter_mut().filter(|process| process.command == CONTAINERD) {
+            let path = Handle::open(root, process.pid).and_then(|handle| listener::path(&handle));
+            process.elsewhere = path.ok().flatten().filter(|path| listener::is_elsewhere(path, endpoint, &shims));
+        }
+    }
 }
 
 /// A process that may have a role, and cannot be read: it waits uninterruptibly, as a rule.
@@ -230,7 +244,7 @@ impl Checker {
     }
 
     async fn daemons(&self) -> Result<Table, Refusal> {
-        let prover = self.prover.clone();
+        let (prover, endpoint) = (self.prover.clone(), self.endpoint.socket.clone());
         let read = move || -> std::io::Result<Table> {
             let table = proc::table(prover.root())?;
             let mut found = Table::default();
@@ -242,7 +256,12 @@ impl Checker {
                         Err(error) if proc::is_gone(&error) => {}
                         Err(error) => return Err(error),
                     },
-                    Ok(Some(Proof::Shim { .. })) if process.state == 'T' => found.stopped.push(phrase()),
+                    Ok(Some(proof @ Proof::Shim { .. })) => {
+                        found.addresses.extend(proof.kubelets_address().map(str::to_owned));
+                        if process.state == 'T' {
+                            found.stopped.push(phrase());
+                        }
+                    }
                     Ok(Some(Proof::RuntimeClient { verb, .. })) if ENDING.contains(&verb.as_str()) => {
                         found.at_work.push(phrase());
                     }
@@ -257,6 +276,7 @@ impl Checker {
                     _ => {}
                 }
             }
+            found.note_others(prover.root(), &endpoint);
             Ok(found)
         };
         self.read("cannot read the process table", read).await
@@ -266,11 +286,16 @@ impl Checker {
 /// Returns the runtime's process in this unit. If no unit was named, no other process may be the one that the kubelet
 /// uses.
 fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, params: &Restart) -> Result<Option<&'a Process>, Refusal> {
-    if let Some(process) = find_in(runtimes, unit) {
+    let possible = || runtimes.iter().filter(|process| process.elsewhere.is_none());
+    if let Some(process) = possible().find(|process| process.is_in(unit)) {
         return Ok(Some(process));
     }
-    let mut others = runtimes.iter().filter(|process| SPEAKERS.contains(&process.command.as_str()));
-    match others.find(|process| params.unit.is_none() || process.unit.is_none()) {
+    if let Some(Process { pid, elsewhere: Some(path), .. }) = find_in(runtimes, unit) {
+        let message = format!("{unit} is not the kubelet's runtime: its process {pid} listens at {}", path.display());
+        return Err(Refusal::new(OutcomeReason::Protected, message));
+    }
+    let mut speakers = possible().filter(|process| SPEAKERS.contains(&process.command.as_str()));
+    match speakers.find(|process| params.unit.is_none() || process.unit.is_none()) {
         Some(other) => other.is_of(unit, "runtime").map(|()| None),
         None => Ok(None),
     }

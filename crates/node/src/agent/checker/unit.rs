@@ -53,6 +53,8 @@ pub(super) struct Process {
     /// File name of its executable.
     pub(super) command: String,
     pub(super) unit: Option<String>,
+    /// Where it listens, if it is provably a containerd that the kubelet does not use.
+    pub(super) elsewhere: Option<PathBuf>,
     /// The processes that started it, the nearest first.
     parents: Vec<i32>,
 }
@@ -68,7 +70,7 @@ impl Process {
             parents.push(parent);
             parent = Handle::open(root, parent).and_then(|process| process.stat()).map_or(0, |stat| stat.parent);
         }
-        Ok(Self { pid, command: command.to_owned(), unit: process.groups()?.service(), parents })
+        Ok(Self { pid, command: command.to_owned(), unit: process.groups()?.service(), elsewhere: None, parents })
     }
 
     pub(super) fn is_in(&self, unit: &str) -> bool {

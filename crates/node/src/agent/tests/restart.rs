@@ -89,7 +89,8 @@ impl Daemons {
     }
 
     fn shim(&self, state: char, unit: &str) {
-        let args = format!("containerd-shim-runc-v2 -namespace k8s.io -id {}", id());
+        let args =
+            format!("containerd-shim-runc-v2 -namespace k8s.io -id {} -address /run/containerd/containerd.sock", id());
         self.with(50, state, "/usr/bin/containerd-shim-runc-v2", &args, unit);
     }
 
@@ -562,6 +563,17 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     daemons.containerd("host-containerd.service");
     daemons.leaves_alone(&runtime(), Protected, "part of host-containerd.service").await;
     done(&daemons.execute(&named(runtime(), CONTAINERD)).await);
+
+    // It is provably not, where it listens at another socket than the one that the kubelet's shims name.
+    let daemons = Daemons::of_runtime(unit("failed", "failed"));
+    daemons.containerd("host-containerd.service");
+    fake::listens(&daemons.proc("30"), "/run/host-containerd/containerd.sock");
+    daemons.leaves_alone(&runtime(), Protected, "part of host-containerd.service").await;
+    daemons.shim('S', CONTAINERD);
+    daemons
+        .leaves_alone(&named(runtime(), "host-containerd.service"), Protected, "listens at /run/host-containerd/")
+        .await;
+    done(&daemons.execute(&runtime()).await);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use crate::proc::fake::{CONTAINERD, Entry, Proc, Running, SHIM, copy};
 use crate::waiting::wait_until;
 
 mod crio;
+mod elsewhere;
 mod flood;
 mod stuck;
 mod wrapper;
@@ -42,6 +43,12 @@ fn set_field(path: &Path, number: usize, value: &str) {
     fs::write(path, format!("{name}) {}\n", fields.join(" "))).unwrap();
 }
 
+fn pids(table: &ProcessTable) -> Vec<i32> {
+    let mut pids: Vec<i32> = table.processes.iter().map(|seen| seen.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
 /// The pids of all plugins.
 fn plugins(table: &ProcessTable) -> Vec<i32> {
     let is_plugin = |seen: &&ProcessSeen| matches!(seen.role, ProcessRole::NetworkPlugin { .. });
@@ -51,7 +58,7 @@ fn plugins(table: &ProcessTable) -> Vec<i32> {
 #[test]
 fn a_stopped_shim_is_seen_with_what_it_waits_in() {
     let root = Proc::new().with(&Entry { state: 'T', ..SHIM });
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(table.round, 1);
     let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
     assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (50, 'T', Some("do_signal_stop")));
@@ -72,7 +79,7 @@ fn children_that_are_zombies_do_not_live() {
         ..SHIM
     };
     let root = Proc::new().with(&SHIM).with(&child(60, 'Z')).with(&child(61, 'S'));
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(table.processes[0].role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 1 });
 }
 
@@ -83,12 +90,12 @@ fn shims_of_other_namespaces_and_of_nested_nodes_are_not_ours() {
         .with(&Entry { pid: 51, args: &moby, ..SHIM })
         .with(&Entry { pid: 52, nested: "7", ..SHIM })
         .with(&Entry { pid: 53, exe: "/bin/sh", ..SHIM });
-    assert_eq!(root.scanner().check(false).unwrap().processes, []);
+    assert_eq!(root.scanner().check(false, None).unwrap().processes, []);
     // Where Docker is the runtime it is the other way round, and one eye may learn that late.
     let root = root.with(&SHIM);
     let mut scanner = root.scanner();
     for (with_docker, expected) in [(false, 50), (true, 51), (false, 50)] {
-        let table = scanner.check(with_docker).unwrap();
+        let table = scanner.check(with_docker, None).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [expected]);
     }
 }
@@ -101,7 +108,7 @@ fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_examined
     let mount = Entry { pid: 60, command: b"mount.nfs", exe: "/sbin/mount.nfs", state: 'D', ..plugin };
     let root = Proc::new().with(&kubelet).with(&plugin).with(&mount);
     root.write("50/environ", "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0");
-    let table = root.scanner().check(true).unwrap();
+    let table = root.scanner().check(true, None).unwrap();
     assert_eq!((plugins(&table), table.unproven), (vec![50], Vec::new()));
 }
 
@@ -109,7 +116,7 @@ fn a_plugin_that_a_kubelet_called_is_one_and_its_other_children_are_not_examined
 fn hostile_names_forge_nothing() {
     for command in [&b"a) R 1 (b"[..], b") T 1", b"a b\nc", b"\xff\xfe(", b""] {
         let root = Proc::new().with(&SHIM).with(&Entry { pid: 70, command, exe: "/bin/sleep", ..SHIM });
-        let table = root.scanner().check(false).unwrap();
+        let table = root.scanner().check(false, None).unwrap();
         assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [50], "{command:?}");
     }
 }
@@ -118,14 +125,14 @@ fn hostile_names_forge_nothing() {
 fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
     let root = Proc::new().with(&SHIM);
     let mut scanner = root.scanner();
-    assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
+    assert_eq!(scanner.check(false, None).unwrap().processes.len(), 1);
     // In state D nothing behind the memory lock may be read: reading these would fail the test by name.
     let root = root.with(&Entry { state: 'D', args: "must not be read", ..SHIM });
-    let seen = scanner.check(false).unwrap().processes;
+    let seen = scanner.check(false, None).unwrap().processes;
     assert_eq!((seen.len(), seen[0].state), (1, 'D'));
     assert_eq!(seen[0].role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 0 });
     // An eye that never saw it before cannot say what it is, and neither guesses nor leaves it out.
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(table.processes, []);
     let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.state, one.possible_role)).collect();
     assert_eq!(candidates, [(50, 'D', PossibleRole::Shim)]);
@@ -144,14 +151,14 @@ fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
                 if id == "s1" && uid == "u1" && name == "d/p")
         })
     };
-    assert!(is_seen(scanner.check(false).unwrap()));
+    assert!(is_seen(scanner.check(false, None).unwrap()));
     let left = called.with(&plugin);
     left.write("50/environ", call);
-    assert!(is_seen(scanner.check(false).unwrap()) && is_seen(left.scanner().check(false).unwrap()));
+    assert!(is_seen(scanner.check(false, None).unwrap()) && is_seen(left.scanner().check(false, None).unwrap()));
     // Without the whole of a call it may be anything, and memory says no more than a new proof.
     left.write("50/environ", "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0");
-    assert_eq!(left.scanner().check(false).unwrap().processes.len(), 1);
-    assert!(is_seen(scanner.check(false).unwrap()), "its environment does not change while it lives");
+    assert_eq!(left.scanner().check(false, None).unwrap().processes.len(), 1);
+    assert!(is_seen(scanner.check(false, None).unwrap()), "its environment does not change while it lives");
 }
 
 /// Azure's CNI plugin starts `azure-vnet-telemetry`, which stays.
@@ -173,20 +180,20 @@ fn a_daemon_that_a_plugin_has_started_is_no_plugin() {
         root.write(&format!("{pid}/environ"), call);
     }
     let mut scanner = root.scanner();
-    assert_eq!(plugins(&scanner.check(false).unwrap()), [50]);
+    assert_eq!(plugins(&scanner.check(false, None).unwrap()), [50]);
     fs::remove_dir_all(root.file("50")).unwrap();
     let left = root.with(&Entry { parent: 1, ..daemon });
-    assert_eq!(plugins(&scanner.check(false).unwrap()), [] as [i32; 0]);
-    assert_eq!(plugins(&left.scanner().check(false).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(&scanner.check(false, None).unwrap()), [] as [i32; 0]);
+    assert_eq!(plugins(&left.scanner().check(false, None).unwrap()), [] as [i32; 0]);
 }
 
 #[test]
 fn a_pid_that_has_become_another_process_is_proven_anew() {
     let root = Proc::new().with(&SHIM);
     let mut scanner = root.scanner();
-    assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
+    assert_eq!(scanner.check(false, None).unwrap().processes.len(), 1);
     let root = root.with(&Entry { command: b"sleep", exe: "/bin/sleep", args: "sleep 5", ..SHIM });
-    assert_eq!(scanner.check(false).unwrap().processes, []);
+    assert_eq!(scanner.check(false, None).unwrap().processes, []);
     drop(root);
 }
 
@@ -194,9 +201,9 @@ fn a_pid_that_has_become_another_process_is_proven_anew() {
 fn a_table_that_cannot_be_read_is_an_error_and_never_an_empty_one() {
     let root = Proc::new().with(&SHIM);
     fs::write(root.file("50/stat"), "50 (containerd-shim").unwrap();
-    assert!(root.scanner().check(false).is_err());
+    assert!(root.scanner().check(false, None).is_err());
     fs::remove_file(root.file("uptime")).unwrap();
-    assert!(root.scanner().check(false).is_err());
+    assert!(root.scanner().check(false, None).is_err());
 }
 
 /// A stand-in containerd starts one plugin that takes a lock and hangs, and two that wait for that lock.
@@ -226,7 +233,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     writeln!(input, "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-\n{holder}").unwrap();
     let mut scanner = Processes::with(Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]));
     let plugins_seen = |scanner: &mut Processes| -> Vec<ProcessSeen> {
-        let processes = scanner.check(false).unwrap().processes;
+        let processes = scanner.check(false, None).unwrap().processes;
         processes.into_iter().filter(|seen| matches!(seen.role, ProcessRole::NetworkPlugin { .. })).collect()
     };
     let path = lock.display().to_string();
@@ -286,22 +293,22 @@ fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
     fill(&mut text, 5 << 20);
     text += "8: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n8: -> FLOCK  ADVISORY  WRITE 4712 08:01:5 0 EOF\n";
     root.write("locks", &text);
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(lock_facts(&table), (&["/var/lib/cni/lock".to_owned()][..], false, 1));
     assert_eq!(table.left_out.locks, None);
 
     text.clear();
     fill(&mut text, 17 << 20);
     root.write("locks", &text);
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(lock_facts(&table), (&[][..], false, 0));
     assert!(table.left_out.locks.unwrap().contains("known in part"));
     // Neither its wait channel nor the table says what it waits for: it is not blamed.
     root.write("50/wchan", "0");
-    assert_eq!(lock_facts(&root.scanner().check(false).unwrap()), (&[][..], true, 0));
+    assert_eq!(lock_facts(&root.scanner().check(false, None).unwrap()), (&[][..], true, 0));
 
     fs::remove_file(root.file("locks")).unwrap();
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(table.processes.len(), 2);
     assert!(table.left_out.locks.unwrap().contains("cannot be read"));
 }
@@ -310,19 +317,19 @@ fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
 fn a_shim_that_waits_and_does_not_run_is_told_by_the_time_it_was_seen_so() {
     let root = Proc::new().with(&SHIM);
     let mut scanner = root.scanner();
-    assert_eq!(scanner.check(false).unwrap().processes[0].waited, None);
+    assert_eq!(scanner.check(false, None).unwrap().processes[0].waited, None);
     let root = root.with(&Entry { state: 'D', ..SHIM });
     // After so many switches.
     let mut at = |uptime: u32, switches: u32| {
         root.write("uptime", format!("{uptime}.00 1.0\n"));
         let counts = format!("voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0\n");
         root.write("50/status", format!("Uid:\t0\t0\t0\t0\nNSpid:\t50\n{counts}"));
-        scanner.check(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
+        scanner.check(false, None).unwrap().processes[0].waited.map(|waited| waited.as_secs())
     };
     assert_eq!([at(1000, 7), at(1015, 7), at(1075, 7)], [Some(0), Some(15), Some(75)]);
     assert_eq!(at(1090, 8), Some(0), "it has run");
     // A probe that has just begun knows no more than that it waits now; nor what it is.
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!((table.unproven[0].waited, table.unproven[0].start_ticks), (Some(Duration::ZERO), 90_000));
 }
 
@@ -338,7 +345,7 @@ fn the_first_process_of_a_container_is_known_by_its_shim() {
         .with(&init(63, 50, b"sleep"))
         .with(&init(64, 1, b"runc:[2:INIT]"));
     let found = |root: &Proc, with_docker| -> Vec<(i32, String)> {
-        let inits = root.scanner().check(with_docker).unwrap().inits;
+        let inits = root.scanner().check(with_docker, None).unwrap().inits;
         inits.into_iter().map(|init| (init.pid, init.serves)).collect()
     };
     assert_eq!(found(&root, false), [(61, "abc".to_owned()), (62, "abc".to_owned())]);
@@ -349,5 +356,5 @@ fn the_first_process_of_a_container_is_known_by_its_shim() {
     assert_eq!(found(&root, true), [(61, "abc".to_owned()), (62, "abc".to_owned())]);
     // Younger than ten seconds.
     root.write("uptime", "909.00 1.0\n");
-    assert_eq!(root.scanner().check(false).unwrap().inits, []);
+    assert_eq!(root.scanner().check(false, None).unwrap().inits, []);
 }

@@ -1,5 +1,7 @@
 //! What the arguments of a process, and the environment of a plugin, show about its role.
 
+use std::path::Path;
+
 use super::Proof;
 use nrh_core::fault::PodRef;
 use nrh_core::text::{is_full_id, is_subdomain};
@@ -23,6 +25,18 @@ const VERBS: [&str; 15] = [
     "events",
 ];
 
+/// A call of this plugin, with what its environment names; `args` is `CNI_ARGS`.
+pub(super) fn plugin_call(
+    path: &Path,
+    command: Option<String>,
+    sandbox_id: Option<String>,
+    args: Option<&str>,
+) -> Proof {
+    let plugin = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let (pod_uid, pod_name) = (args.and_then(pod_uid), args.and_then(pod_name));
+    Proof::NetworkPlugin { plugin, command, sandbox_id, pod_uid, pod_name }
+}
+
 /// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_NAME=…;K8S_POD_UID=…`).
 pub(crate) fn pod_uid(args: &str) -> Option<String> {
     cni_arg(args, "K8S_POD_UID").filter(|uid| !uid.is_empty()).map(str::to_owned)
@@ -45,7 +59,8 @@ pub(crate) fn shim(args: &[String]) -> Option<Proof> {
     }
     let id = flag(args, "id").filter(|id| !id.is_empty())?;
     let namespace = flag(args, "namespace").filter(|namespace| !namespace.is_empty())?;
-    Some(Proof::Shim { id, namespace })
+    let address = flag(args, "address").filter(|address| !address.is_empty());
+    Some(Proof::Shim { id, namespace, address })
 }
 
 pub(crate) fn monitor(args: &[String]) -> Option<Proof> {

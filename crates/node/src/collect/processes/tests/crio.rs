@@ -21,7 +21,7 @@ fn a_stopped_conmon_is_seen_with_its_pod_and_whether_its_container_lives() {
     let pod = PodRef { namespace: "default".to_owned(), name: "a-vm".to_owned(), uid };
     for (child, living_children) in [('S', 1), ('Z', 0)] {
         let container = Entry { pid: 774, parent: 732, state: child, command: b"busybox", nested: "1", ..SHIM };
-        let table = conmon('T', name).with(&container).scanner().check(false).unwrap();
+        let table = conmon('T', name).with(&container).scanner().check(false, None).unwrap();
         let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
         assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (732, 'T', Some("do_signal_stop")));
         assert_eq!(seen.role, ProcessRole::Monitor { id: ID.to_owned(), pod: Some(pod.clone()), living_children });
@@ -31,14 +31,14 @@ fn a_stopped_conmon_is_seen_with_its_pod_and_whether_its_container_lives() {
 
 #[test]
 fn a_conmon_of_podman_serves_nothing_of_the_kubelets() {
-    let table = conmon('T', "agitated_bell").scanner().check(false).unwrap();
+    let table = conmon('T', "agitated_bell").scanner().check(false, None).unwrap();
     assert_eq!(table.processes[0].role, ProcessRole::Monitor { id: ID.to_owned(), pod: None, living_children: 0 });
     assert_eq!(table.processes[0].role.serves(), None);
 }
 
 #[test]
 fn a_conmon_whose_arguments_cannot_be_read_is_neither_there_nor_absent() {
-    let table = conmon('D', "k8s_main_a-vm_default_2a0f_0").scanner().check(false).unwrap();
+    let table = conmon('D', "k8s_main_a-vm_default_2a0f_0").scanner().check(false, None).unwrap();
     let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect();
     assert_eq!((table.processes, candidates), (Vec::new(), vec![(732, PossibleRole::Monitor)]));
 }
@@ -51,7 +51,7 @@ fn the_first_process_of_a_container_is_known_by_its_conmon() {
     let init = |pid, parent| Entry { pid, parent, ..INIT };
     for (name, expected) in [("k8s_main_a-vm_default_2a0f_0", &[741, 742][..]), ("agitated_bell", &[])] {
         let root = conmon('S', name).with(&client).with(&init(741, 740)).with(&init(742, 732));
-        let inits = root.scanner().check(false).unwrap().inits;
+        let inits = root.scanner().check(false, None).unwrap().inits;
         assert!(inits.iter().all(|init| init.serves == ID));
         assert_eq!(inits.iter().map(|init| init.pid).collect::<Vec<_>>(), expected, "{name}");
     }

@@ -21,17 +21,11 @@ impl Proc {
 
 const SMALL: Bounds = Bounds { kept: 8, own: 8, parents: 8, time: Duration::from_secs(20) };
 
-fn pids(table: &ProcessTable) -> Vec<i32> {
-    let mut pids: Vec<i32> = table.processes.iter().map(|seen| seen.pid).collect();
-    pids.sort_unstable();
-    pids
-}
-
 #[test]
 fn a_pod_with_many_processes_hides_none_of_the_nodes_own() {
     let root = Proc::new().with_pod(2..40, 1, b"bomb").with_pod(60..100, 800, b"bomb");
     let root = root.with(&Entry { pid: 800, ..SHIM }).with(&CONTAINERD);
-    let table = root.small(SMALL).check(false).unwrap();
+    let table = root.small(SMALL).check(false, None).unwrap();
     assert_eq!(pids(&table), [800, 900]);
     assert_eq!(table.left_out.processes, None, "all of the node's own are there");
     let shim = table.processes.iter().find(|seen| seen.pid == 800).unwrap();
@@ -48,7 +42,7 @@ fn too_many_processes_of_the_nodes_own_are_told() {
     for pid in 100..140 {
         root = root.with(&Entry { pid, command: b"sleep", exe: "/bin/sleep", args: "sleep", ..SHIM });
     }
-    let table = root.with(&CONTAINERD).small(SMALL).check(false).unwrap();
+    let table = root.with(&CONTAINERD).small(SMALL).check(false, None).unwrap();
     let told = table.left_out.processes.unwrap();
     assert!(told.contains("more than 8 processes of its own"), "{told}");
 }
@@ -57,9 +51,9 @@ fn too_many_processes_of_the_nodes_own_are_told() {
 fn what_was_proven_before_is_read_first_and_the_rest_is_told_as_missing() {
     let root = Proc::new().with(&SHIM).with(&CONTAINERD);
     let mut scanner = root.small(Bounds { kept: 2, time: Duration::ZERO, ..SMALL });
-    assert_eq!(pids(&scanner.check(false).unwrap()), [50, 900]);
+    assert_eq!(pids(&scanner.check(false, None).unwrap()), [50, 900]);
     let root = root.with_pod(2..40, 1, b"bomb");
-    let table = scanner.check(false).unwrap();
+    let table = scanner.check(false, None).unwrap();
     assert_eq!(pids(&table), [50, 900]);
     let told = table.left_out.processes.unwrap();
     assert!(told.contains("too long to be read: after 2 processes"), "{told}");
@@ -72,7 +66,7 @@ fn children_of_more_parents_than_are_counted_may_be_missing() {
     for pid in 2..60 {
         root = root.with_pod([pid], pid + 1000, b"chain");
     }
-    let table = root.with(&SHIM).small(SMALL).check(false).unwrap();
+    let table = root.with(&SHIM).small(SMALL).check(false, None).unwrap();
     assert!(table.left_out.processes.unwrap().contains("children of more than 8"));
 }
 
@@ -83,7 +77,7 @@ fn of_too_many_processes_of_the_runtime_daemons_and_silent_ones_are_kept() {
         root = root.with(&Entry { pid, state: if pid == 57 { 'T' } else { 'S' }, ..SHIM });
     }
     let mut scanner = Processes { most: 3, ..root.scanner() };
-    let table = scanner.check(false).unwrap();
+    let table = scanner.check(false, None).unwrap();
     assert_eq!(pids(&table), [50, 57, 900]);
     assert_eq!(table.left_out.processes.unwrap(), "8 processes of the runtime are not kept beyond 3");
 }
@@ -98,7 +92,7 @@ fn what_a_container_calls_its_processes_takes_no_room_from_what_a_client_makes()
     let other = SHIM.args.replace("abc", "other");
     let root = root.with(&Entry { pid: 1500, args: &other, ..SHIM });
     let root = root.with_pod([1999], 1500, b"runc:[1:CHILD]");
-    let table = root.scanner().check(false).unwrap();
+    let table = root.scanner().check(false, None).unwrap();
     assert_eq!(table.inits.len(), 1024);
     assert_eq!(table.inits[0].pid, 2000);
     assert!(table.inits.iter().any(|init| (init.pid, init.serves.as_str()) == (1999, "other")));

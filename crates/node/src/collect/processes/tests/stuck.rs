@@ -34,11 +34,11 @@ fn without_first_thread(root: &Proc, entry: &Entry<'_>, threads: &[(i32, char, u
 fn a_process_whose_first_thread_has_ended_is_not_gone_while_another_one_waits() {
     let root = Proc::new().with(&SHIM);
     let mut scanner = root.scanner();
-    assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
+    assert_eq!(scanner.check(false, None).unwrap().processes.len(), 1);
     let mut waited = |uptime: u32, threads: &[(i32, char, u64)]| {
         without_first_thread(&root, &SHIM, threads);
         root.write("uptime", format!("{uptime}.00 1.0\n"));
-        let seen = scanner.check(false).unwrap().processes;
+        let seen = scanner.check(false, None).unwrap().processes;
         let [seen] = seen.as_slice() else { panic!("{seen:?}") };
         assert_eq!(seen.role, ProcessRole::Shim { id: "abc".to_owned(), living_children: 0 });
         (seen.state, seen.waited.map(|waited| waited.as_secs()))
@@ -51,7 +51,7 @@ fn a_process_whose_first_thread_has_ended_is_not_gone_while_another_one_waits() 
     assert_eq!(waited(1100, &[(77, 'S', 3), (79, 'T', 3)]), ('T', None));
     assert_eq!(waited(1110, &[(77, 'S', 3)]), ('S', None));
     // The next probe has proven nothing, and the arguments of what waits cannot be read.
-    let anew = || root.scanner().check(false).unwrap();
+    let anew = || root.scanner().check(false, None).unwrap();
     assert_eq!(anew().processes.len(), 1);
     without_first_thread(&root, &SHIM, &[(77, 'S', 3), stuck]);
     let [seen] = anew().unproven.try_into().unwrap();
@@ -69,10 +69,10 @@ fn a_process_of_which_no_thread_lives_is_gone() {
     for threads in [&[][..], &[(77, 'Z', 1), (78, 'X', 1)]] {
         let mut scanner = root.scanner();
         SHIM.write(&root.file("50"));
-        assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
+        assert_eq!(scanner.check(false, None).unwrap().processes.len(), 1);
         without_first_thread(&root, &SHIM, threads);
         for scanner in [&mut scanner, &mut root.scanner()] {
-            let table = scanner.check(false).unwrap();
+            let table = scanner.check(false, None).unwrap();
             assert_eq!((table.processes, table.unproven), (Vec::new(), Vec::new()), "{threads:?}");
         }
     }
@@ -82,10 +82,10 @@ fn a_process_of_which_no_thread_lives_is_gone() {
 fn of_too_many_threads_nothing_is_concluded() {
     let root = Proc::new().with(&SHIM);
     let mut scanner = root.scanner();
-    scanner.check(false).unwrap();
+    scanner.check(false, None).unwrap();
     let threads: Vec<_> = (100..700).map(|thread| (thread, 'Z', 1)).collect();
     without_first_thread(&root, &SHIM, &threads);
-    assert_eq!(scanner.check(false).unwrap().processes.len(), 1);
+    assert_eq!(scanner.check(false, None).unwrap().processes.len(), 1);
 }
 
 /// What `CNI_ARGS` says is in the memory of the plugin.
@@ -102,14 +102,14 @@ fn a_plugin_that_waits_uninterruptibly_stays_one_for_the_next_probe() {
         };
         table.processes.iter().filter_map(of).collect::<Vec<_>>()
     };
-    assert_eq!(sandboxes(&scanner.check(false).unwrap()), [Some("s1".to_owned())]);
+    assert_eq!(sandboxes(&scanner.check(false, None).unwrap()), [Some("s1".to_owned())]);
     let root = root.with(&Entry { state: 'D', ..plugin });
-    assert_eq!(sandboxes(&scanner.check(false).unwrap()), [Some("s1".to_owned())]);
-    assert_eq!(sandboxes(&root.scanner().check(false).unwrap()), [None]);
+    assert_eq!(sandboxes(&scanner.check(false, None).unwrap()), [Some("s1".to_owned())]);
+    assert_eq!(sandboxes(&root.scanner().check(false, None).unwrap()), [None]);
     // Its caller has ended too.
     let root = root.with(&Entry { state: 'D', parent: 1, ..plugin });
     for scanner in [&mut scanner, &mut root.scanner()] {
-        let table = scanner.check(false).unwrap();
+        let table = scanner.check(false, None).unwrap();
         assert_eq!(sandboxes(&table), []);
         let [seen] = table.unproven.try_into().unwrap();
         assert_eq!((seen.pid, seen.possible_role), (50, PossibleRole::NetworkPlugin));
@@ -127,7 +127,7 @@ fn a_suspension_of_the_node_is_no_time_in_which_something_waited() {
     let mut check = |uptime: u32, suspended: u64| {
         root.write("uptime", format!("{uptime}.00 1.0\n"));
         SUSPENDED.set(suspended);
-        let [seen] = scanner.check(false).unwrap().unproven.try_into().unwrap();
+        let [seen] = scanner.check(false, None).unwrap().unproven.try_into().unwrap();
         (seen.age.as_secs(), seen.waited.map(|waited| waited.as_secs()))
     };
     assert_eq!(check(1000, 0), (100, Some(0)));

@@ -28,11 +28,11 @@ fn a_wrapper_is_known_by_its_place_and_its_verb() {
         ("/opt/kuasar", "kuasar", "kuasar GLOBAL create --no-pivot ID"),
     ] {
         let args = args.replace("GLOBAL", global);
-        let table = below_shim(exe, command.as_bytes(), &args).scanner().check(false).unwrap();
+        let table = below_shim(exe, command.as_bytes(), &args).scanner().check(false, None).unwrap();
         assert_eq!(clients(&table), [(60, "create".to_owned(), Some(ID.to_owned()))], "{args}");
     }
     let kill = below_shim("/bin/dash", b"wrapper", "/bin/sh /w --root /r kill --all ID 9");
-    assert_eq!(clients(&kill.scanner().check(false).unwrap()), [(60, "kill".to_owned(), Some(ID.to_owned()))]);
+    assert_eq!(clients(&kill.scanner().check(false, None).unwrap()), [(60, "kill".to_owned(), Some(ID.to_owned()))]);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
     let mut scanner = root.scanner();
     let mut still = |uptime: u32, pid: i32, ticks: u64| {
         root.at(uptime, pid, ticks);
-        let table = scanner.check(false).unwrap();
+        let table = scanner.check(false, None).unwrap();
         let client = table.processes.iter().find(|seen| seen.pid == 60).unwrap();
         assert!(table.processes.iter().all(|seen| seen.pid == 60 || seen.still.is_none()), "{table:?}");
         client.still.unwrap().as_secs()
@@ -57,7 +57,7 @@ fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
 #[test]
 fn without_a_verb_an_id_or_the_place_it_is_none() {
     for args in ["/bin/sh /w --root /r create", "/bin/sh /w start abc", "logger --for ID", "/bin/sh -c exec"] {
-        let table = below_shim("/bin/dash", b"wrapper", args).scanner().check(false).unwrap();
+        let table = below_shim("/bin/dash", b"wrapper", args).scanner().check(false, None).unwrap();
         assert_eq!(clients(&table), [], "{args}");
     }
     let line = "/bin/sh /w --root /r create --bundle /b ID";
@@ -69,7 +69,7 @@ fn without_a_verb_an_id_or_the_place_it_is_none() {
     let forged = below_shim("/bin/dash", b"wrapper", line).with(&Entry { exe: "/tmp/app", ..SHIM });
     let alone = below_shim("/bin/dash", b"wrapper", line).with(&Entry { command: b"cron", exe: "/sbin/cron", ..SHIM });
     for (root, what) in [(inside, "inside"), (other, "other"), (forged, "forged"), (alone, "alone")] {
-        assert_eq!(clients(&root.scanner().check(false).unwrap()), [], "{what}");
+        assert_eq!(clients(&root.scanner().check(false, None).unwrap()), [], "{what}");
     }
 }
 
@@ -79,7 +79,7 @@ fn a_wrapper_and_what_it_has_called_are_both_seen() {
     let args = format!("runc --root /r create --bundle /b {ID}");
     let runc = Entry { pid: 61, parent: 60, args: &args, ..RUNC };
     let init = Entry { pid: 62, parent: 61, ..INIT };
-    let table = root.with(&runc).with(&init).scanner().check(false).unwrap();
+    let table = root.with(&runc).with(&init).scanner().check(false, None).unwrap();
     assert_eq!(clients(&table).iter().map(|(pid, ..)| *pid).collect::<Vec<_>>(), [60, 61]);
     assert_eq!(table.inits.iter().map(|init| init.pid).collect::<Vec<_>>(), [62]);
 }
@@ -89,14 +89,14 @@ fn processes_of_containers_are_judged_once() {
     let root = below_shim("/app", b"app", "/app start ID");
     root.write("60/cgroup", format!("0::/kubepods/pod1/{ID}\n"));
     let mut scanner = root.scanner();
-    assert_eq!(clients(&scanner.check(false).unwrap()), []);
+    assert_eq!(clients(&scanner.check(false, None).unwrap()), []);
     // Reading these again would fail the test by name.
     root.write("60/cgroup", "0::/system.slice/containerd.service\n");
-    assert_eq!(clients(&scanner.check(false).unwrap()), []);
+    assert_eq!(clients(&scanner.check(false, None).unwrap()), []);
     // Under another name it is another program.
     let args = format!("/app start {ID}");
     let entry = Entry { pid: 60, parent: 50, command: b"other", exe: "/other", args: &args, ..SHIM };
-    assert_eq!(clients(&root.with(&entry).scanner().check(false).unwrap()).len(), 1);
+    assert_eq!(clients(&root.with(&entry).scanner().check(false, None).unwrap()).len(), 1);
 }
 
 /// Its arguments cannot be read while it waits, and nothing else tells what it is.
@@ -107,7 +107,7 @@ fn a_wrapper_that_waits_uninterruptibly_may_be_a_client() {
     let stuck = Entry { pid: 60, parent: 50, state: 'D', command: b"wrapper", exe: "/bin/dash", ..SHIM };
     let root = root.with(&stuck);
     let candidates = || {
-        let table = root.scanner().check(false).unwrap();
+        let table = root.scanner().check(false, None).unwrap();
         table.unproven.iter().map(|one| (one.pid, one.possible_role)).collect::<Vec<_>>()
     };
     for pid in ["1", "60"] {
