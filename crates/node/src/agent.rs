@@ -196,22 +196,19 @@ impl Agent {
         let began = Instant::now();
         let longest = self.checker.longest_check(command.fault_type);
         let checked = tokio::time::timeout(longest, execute::check(&self.checker, command, &admitted)).await;
-        let checked = checked.unwrap_or_else(|_| {
-            let seconds = longest.as_secs();
-            Err(Refusal::cannot_check(format!("the check took longer than {seconds}s")))
-        });
+        let (took, seconds) = (began.elapsed(), longest.as_secs());
+        let checked = match checked {
+            Err(_) => Err(Refusal::cannot_check(format!("the check took longer than {seconds}s"))),
+            // If the process was stalled, the results of the check are old: they describe the past, not the present.
+            Ok(Ok(_)) if took > longest => {
+                Err(Refusal::cannot_check(format!("this process was stalled: its check is older than {seconds}s")))
+            }
+            Ok(checked) => checked,
+        };
         let allowed = match checked {
             Ok(allowed) => allowed,
             Err(refusal) => return self.refuse(command, refusal).await,
         };
-        // If the process was stalled, the results of the check are old: they describe the past, not the present.
-        let took = began.elapsed();
-        if took > longest {
-            let seconds = longest.as_secs();
-            let refusal =
-                Refusal::cannot_check(format!("this process was stalled: its check is older than {seconds}s"));
-            return self.refuse(command, refusal).await;
-        }
         // Not stored: the controller may have given the same operation to a Job.
         if !is_current() {
             let message = "the controller withdrew the command while this node checked it";

@@ -50,10 +50,9 @@ const BOOTED: &str = "/run/systemd/system";
 /// # Errors
 /// A sentence that says what could not be read.
 pub(crate) fn socket(paths: &HostPaths) -> Result<Option<PathBuf>, String> {
-    let there = |path: &str| match paths.socket(Path::new(path)).metadata() {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(bounded(&format!("{path}: {error}"), 200)),
+    let there = |path: &str| {
+        let exists = paths.socket(Path::new(path)).try_exists();
+        exists.map_err(|error| bounded(&format!("{path}: {error}"), 200))
     };
     let booted = there(BOOTED)?;
     if booted && there(SOCKET)? {

@@ -11,7 +11,7 @@
 //! after longer and longer waits.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -23,6 +23,7 @@ use crate::collect::kubelet::server::RunningServer;
 use crate::collect::lists::ListCall;
 use crate::collect::{HostPaths, pressure};
 use crate::cri::endpoint::{Endpoint, Flags, NamedBy};
+use crate::lock::lock;
 use nrh_api::evidence::CallCounts;
 use nrh_core::observation::{
     BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Observations, PortSeen, ProcessTable, Reading,
@@ -138,9 +139,8 @@ impl<T> AnySlot for Mutex<Slot<T>> {
     }
 }
 
-/// Locks, also after a panic elsewhere: the values are consistent at any moment.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn reading<T: Clone>(slot: &Mutex<Slot<T>>, at: Instant) -> Reading<T> {
+    lock(slot).reading(at)
 }
 
 impl Collectors {
@@ -172,23 +172,14 @@ impl Collectors {
     /// the node is suspended.
     pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
-        let lists = lock(&shared.lists).reading(at);
+        let lists = reading(&shared.lists, at);
         let sandbox_list_hung = matches!(lists, Reading::Hung { .. })
             && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
         // One lock at a time: a guard in a struct expression would live until its end.
-        let runtime = lock(&shared.version).reading(at);
-        let status = lock(&shared.status).reading(at);
+        let (runtime, status) = (reading(&shared.version, at), reading(&shared.status, at));
         let kind = *lock(&shared.kind);
         let tasks = lock(&shared.tasks).readings(at);
-        let processes = lock(&shared.processes).reading(at);
-        let kubelet = lock(&shared.kubelet).reading(at);
         let list_too_large = matches!(lists, Reading::Failed { .. }) && *lock(&shared.list_too_large);
-        let host = lock(&shared.host).reading(at);
-        let disks = lock(&shared.disks).reading(at);
-        let port = lock(&shared.port).reading(at);
-        let bus = lock(&shared.bus).reading(at);
-        let clock = lock(&shared.clock).reading(at);
-        let pressure = pressure::read(&shared.proc);
         Observations {
             now,
             runtime,
@@ -198,14 +189,14 @@ impl Collectors {
             sandbox_list_hung,
             list_too_large,
             tasks,
-            processes,
-            kubelet,
-            host,
-            disks,
-            port,
-            bus,
-            clock,
-            pressure,
+            processes: reading(&shared.processes, at),
+            kubelet: reading(&shared.kubelet, at),
+            host: reading(&shared.host, at),
+            disks: reading(&shared.disks, at),
+            port: reading(&shared.port, at),
+            bus: reading(&shared.bus, at),
+            clock: reading(&shared.clock, at),
+            pressure: pressure::read(&shared.proc),
         }
     }
 

@@ -5,7 +5,6 @@
 //! no code can call one by mistake.
 
 use std::fmt;
-use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,10 +12,9 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
-    ContainerStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandboxStatusRequest,
-    RemoveContainerRequest, StatusRequest, StopContainerRequest, VersionRequest,
+    ContainerStatusRequest, PodSandboxStatusRequest, RemoveContainerRequest, StatusRequest, StopContainerRequest,
+    VersionRequest,
 };
-use prost::Message;
 use tokio::net::UnixStream;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -99,6 +97,14 @@ impl CriError {
         matches!(self, Self::Deadline(_) | Self::Unreachable(_) | Self::Cut(_))
     }
 
+    /// Whether there is an answer at all: that there is no such object is one.
+    pub(crate) fn answered<T>(answer: Result<T, Self>) -> Result<(), Self> {
+        match answer {
+            Ok(_) | Err(Self::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The error that a status means for the object `id` (empty for calls that name none).
     pub(crate) fn of(status: &Status, id: &str) -> Self {
         let text = bounded(&format!("{:?}: {}", status.code(), status.message()), MAX_ERROR);
@@ -176,34 +182,29 @@ impl Cri {
     /// All sandboxes, in every state. The request carries no filter: with one, cri-dockerd hides sandboxes of which only its
     /// own record is left.
     pub async fn sandboxes(&self, deadline: Duration) -> Result<Listed<SandboxSeen>, CriError> {
-        self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await
+        self.list(LIST_SANDBOXES, deadline).await
     }
 
     /// The ids of all sandboxes.
     pub async fn sandbox_ids(&self, deadline: Duration) -> Result<Vec<String>, CriError> {
-        let list = self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await?;
-        Ok(list.items)
+        Ok(self.list(LIST_SANDBOXES, deadline).await?.items)
     }
 
     /// All containers, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Listed<ContainerSeen>, CriError> {
-        self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await
+        self.list(LIST_CONTAINERS, deadline).await
     }
 
     /// Asks for a list.
     ///
     /// # Errors
     /// [`CriError::NotKept`] when the list needs more memory than [`wire::MAX_KEPT`].
-    async fn list<Q, T>(&self, method: &'static str, request: Q, deadline: Duration) -> Result<Listed<T>, CriError>
-    where
-        Q: Message + 'static,
-        T: wire::Item,
-    {
+    async fn list<T: wire::Item>(&self, method: &'static str, deadline: Duration) -> Result<Listed<T>, CriError> {
         let mut lists = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
         let call = async move {
             lists.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let path = http::uri::PathAndQuery::from_static(method);
-            lists.unary(tonic::Request::new(request), path, ListCodec::new()).await
+            lists.unary(tonic::Request::new(()), path, ListCodec::new()).await
         };
         ask(deadline, "", call).await
     }
@@ -223,10 +224,7 @@ impl Cri {
     /// Whether the runtime answers questions about single containers at all. It asks for a container that does not exist, so
     /// the question waits for no container.
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
-        match self.container_status(UNKNOWN_CONTAINER_ID, deadline).await {
-            Ok(_) | Err(CriError::NotFound) => Ok(()),
-            Err(error) => Err(error),
-        }
+        CriError::answered(self.container_status(UNKNOWN_CONTAINER_ID, deadline).await)
     }
 
     /// Whether one sandbox is ready.

@@ -5,7 +5,6 @@
 //! delay for silence of others. A wait up to a deadline is the sum of short sleeps, each counted at its nominal length.
 //! Threads outside that loop can be stalled separately.
 
-use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};

@@ -112,10 +112,7 @@ impl Docker {
     /// Whether Docker answers questions about single containers at all. It asks for a container that does not exist, so the
     /// question waits for no container.
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
-        match self.inspect(UNKNOWN_CONTAINER_ID, deadline).await {
-            Ok(_) | Err(CriError::NotFound) => Ok(()),
-            Err(error) => Err(error),
-        }
+        CriError::answered(self.inspect(UNKNOWN_CONTAINER_ID, deadline).await)
     }
 
     async fn list<T: Item + From<seen::Listed>>(&self, path: &str, deadline: Duration) -> Result<Vec<T>, CriError> {

@@ -19,7 +19,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::kmsg::KMSG;
+use crate::lock::lock;
 use crate::proc;
 use crate::reader::Reader;
 use involved::involved;
@@ -248,7 +249,7 @@ async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> 
         let evidence = Arc::new(Mutex::new(one.unread()));
         let (proc, shared) = (settings.proc.clone(), Arc::clone(&evidence));
         let checked = eyes.run(DEADLINE, move || process::check(&proc, &one, &shared)).await;
-        let mut evidence = evidence.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut evidence = lock(&evidence).clone();
         if let Err(why) = checked {
             evidence.note = format!("not all of it could be read: {why}");
         }

@@ -24,6 +24,7 @@ pub mod fuzz;
 mod http;
 mod kmsg;
 mod local;
+mod lock;
 pub(crate) mod parse_error;
 mod proc;
 mod reader;

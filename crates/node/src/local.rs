@@ -4,7 +4,6 @@
 //! `nrh status`. Each client gets the document and then the end of the stream. Clients send nothing, so nothing has to be
 //! refused.
 
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::proc::bounded::existing;
 use super::report::Delivery;
 use super::report::draft::Draft;
 use nrh_api::evidence::CallCounts;
@@ -61,10 +61,7 @@ pub async fn serve(folder: PathBuf, status: impl Fn() -> LocalStatus) {
 }
 
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    existing(std::fs::remove_file(path))?;
     let listener = UnixListener::bind(path)?;
     // The state folder is already accessible to root only; this also covers a folder that a person created.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;

@@ -48,7 +48,6 @@ use crate::state::{OneProbe, Saved, StateFile};
 use nrh_api::ConditionType;
 use nrh_api::condition::status_of;
 use nrh_api::health::ProbeMode;
-use nrh_api::local::LocalStatus;
 use nrh_core::observation::Observations;
 use nrh_core::thresholds::Thresholds;
 
@@ -139,30 +138,18 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         wall: Timestamp::now,
     };
     tokio::spawn(reporter.run());
-    tokio::spawn(local::serve(
-        args.state_dir.clone(),
-        status_source(&args.node_name, &collectors, newest.clone(), delivered),
-    ));
+    let (node, asked, drafted) = (args.node_name.clone(), Arc::clone(&collectors), newest.clone());
+    let status = move || {
+        let draft = drafted.borrow().clone();
+        local::status(&node, draft.as_deref(), asked.call_counts(), &delivered.borrow(), Instant::now())
+    };
+    tokio::spawn(local::serve(args.state_dir.clone(), status));
     if let Some(address) = args.listen {
         tokio::spawn(listen::serve(address, Arc::clone(&collectors), newest));
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
     tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe runs");
     Probe::new(args, thresholds, mode, saved, file, collectors, (drafts, feedback, command)).run().await
-}
-
-/// Returns the function that creates the document for `nrh status`.
-fn status_source(
-    node: &str,
-    collectors: &Arc<Collectors>,
-    newest: watch::Receiver<Option<Arc<Draft>>>,
-    delivered: watch::Receiver<Delivery>,
-) -> impl Fn() -> LocalStatus + use<> {
-    let (node, collectors) = (node.to_owned(), Arc::clone(collectors));
-    move || {
-        let draft = newest.borrow().clone();
-        local::status(&node, draft.as_deref(), collectors.call_counts(), &delivered.borrow(), Instant::now())
-    }
 }
 
 /// Returns the path of the token of the probe's own account, if there is one. With a kubeconfig the probe has another

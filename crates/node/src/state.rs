@@ -3,7 +3,7 @@
 //! The module also has the lock that allows only one probe per node, in pod mode or in unit mode.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,13 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::cri::endpoint::{Endpoint, Flags};
 use crate::parse_error::ParseError;
+use crate::proc::bounded::{invalid, read_file};
 use nrh_core::command::Outcome;
 use nrh_core::tracker::Tracker;
 
 const STATE: &str = "probe.json";
 const LOCK: &str = "probe.lock";
 /// A state file larger than this is not ours.
-const LARGEST: u64 = 4 << 20;
+const LARGEST: usize = 4 << 20;
 /// Interval between two attempts to take a lock that another probe holds.
 const LOCK_RETRY: Duration = Duration::from_secs(2);
 
@@ -38,19 +39,15 @@ pub struct Saved {
     #[serde(default)]
     pub conditions: Vec<Condition>,
     /// Outcome of the last command.
-    #[serde(default)]
     pub agent: Option<Outcome>,
     /// The sockets that a person has configured for the probe: a Job on this node uses them as well.
     #[serde(default)]
     pub sockets: Flags,
     /// The runtime's socket in use.
-    #[serde(default)]
     pub endpoint: Option<Endpoint>,
     /// The kubelet's process as last seen.
-    #[serde(default)]
     pub kubelet: Option<KubeletProcess>,
     /// The kubelet's version, as the controller reported it.
-    #[serde(default)]
     pub kubelet_version: Option<String>,
 }
 
@@ -130,12 +127,11 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {LARGEST} bytes")));
+    let read = read_file(&mut File::open(path)?, LARGEST)?;
+    if read.truncated {
+        return Err(invalid(format!("larger than {LARGEST} bytes")));
     }
-    Ok(bytes)
+    Ok(read.bytes)
 }
 
 /// The lock for the only probe of the node, held until it is dropped or the process ends.
@@ -206,7 +202,7 @@ mod tests {
             assert_eq!(file.load(NOW), Saved { boot_id: "boot-1".into(), ..Saved::default() }, "{content}");
         }
         let oversized = File::create(folder.path().join(STATE)).unwrap();
-        oversized.set_len(LARGEST + 10).unwrap();
+        oversized.set_len(LARGEST as u64 + 10).unwrap();
         assert_eq!(file.load(NOW).boot_id, "boot-1");
     }
 

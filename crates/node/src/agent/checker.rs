@@ -200,8 +200,7 @@ impl Checker {
                 Err(error) => return Err(asked(&format!("task {id}"), &error)),
             }
         }
-        let message = format!("shim {} is not stopped and its tasks answer", held.process.pid);
-        Err(Refusal::new(OutcomeReason::Recovered, message))
+        Err(recovered(format!("shim {} is not stopped and its tasks answer", held.process.pid)))
     }
 
     /// Checks that the plugin process is as old as a hung one, and still holds the lock that others wait for, if the
@@ -212,8 +211,7 @@ impl Checker {
         let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
         if !self.read(&format!("cannot check plugin process {pid}"), read).await? {
             let lock = target.lock.as_deref().unwrap_or_default();
-            let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
-            return Err(Refusal::new(OutcomeReason::Recovered, message));
+            return Err(recovered(format!("plugin process {pid} does not hold the lock of {lock} any more")));
         }
         Ok(())
     }

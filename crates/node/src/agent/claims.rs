@@ -11,7 +11,7 @@
 //! without an outcome: that operation is not executed any more, and the executor reports so.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use crate::parse_error::ParseError;
+use crate::proc::bounded::{existing, invalid, read_file};
 use nrh_core::command::{ActionCommand, Outcome};
 
 /// Claims older than this are swept. A command can be started for at most one hour plus one hour of clock slack, so no
@@ -30,7 +31,7 @@ const KEEP: Duration = Duration::from_hours(24);
 /// Maximum number of files in `seen/` checked per sweep.
 const MAX_SWEEP: usize = 256;
 /// Maximum size of a file that is read.
-const MAX_FILE: u64 = 128 << 10;
+const MAX_FILE: usize = 128 << 10;
 /// How far a term may be above the minutes since 1970, which is the first term of a new Lease. It leaves room for
 /// leaders that change more often than once a minute, and for a slow clock.
 const TERMS_AHEAD: u64 = 1000;
@@ -131,8 +132,7 @@ impl Claims {
     }
 
     pub(super) fn known(&self, command: &ActionCommand) -> io::Result<Known> {
-        let path = self.claim_path(command);
-        let Some(bytes) = read(&path)? else { return Ok(Known::Free) };
+        let Some(bytes) = read(&self.folder.join("ops").join(&command.operation_id))? else { return Ok(Known::Free) };
         Ok(of_claim(&bytes, command))
     }
 
@@ -173,10 +173,6 @@ impl Claims {
         }
         // The file is from an earlier boot (the folder outlived it) or incomplete: only the wall clock shows its age.
         Ok(std::fs::metadata(mark)?.modified()?.elapsed().is_ok_and(|age| age > KEEP))
-    }
-
-    fn claim_path(&self, command: &ActionCommand) -> PathBuf {
-        self.folder.join("ops").join(&command.operation_id)
     }
 
     /// Creates a new file in one step, so that readers see the whole file. Returns `false` if it exists.
@@ -253,21 +249,13 @@ fn same_attempt(a: &ActionCommand, b: &ActionCommand) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+    let Some(mut file) = existing(File::open(path))? else { return Ok(None) };
+    Ok(Some(read_file(&mut file, MAX_FILE)?.bytes))
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    existing(std::fs::remove_file(path))?;
+    Ok(())
 }
 
 fn sync_folder(file: &Path) -> io::Result<()> {
@@ -275,5 +263,5 @@ fn sync_folder(file: &Path) -> io::Result<()> {
 }
 
 fn unreadable(path: &Path, error: &serde_json::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {}", path.display(), ParseError::from(error)))
+    invalid(format!("{}: {}", path.display(), ParseError::from(error)))
 }

@@ -14,7 +14,7 @@ use super::verdict::Refusal;
 use crate::proc::groups::CONMON_GROUP;
 use crate::proc::role::init::KnownBy;
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
-use crate::proc::{self, Groups, Handle, RawProcess};
+use crate::proc::{self, Handle, RawProcess};
 use nrh_core::action::Signal;
 use nrh_core::command::OutcomeReason;
 use nrh_core::fault::{ProcessRef, Role, Target};
@@ -129,16 +129,12 @@ impl PinnedProcess {
         Ok(exe.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned())
     }
 
-    pub(super) fn groups(&self) -> io::Result<Groups> {
-        self.handle.groups()
-    }
-
     /// Whether the process is in the cgroup of the container with this id.
     pub(super) fn is_inside(&self, container_id: &str) -> io::Result<bool> {
         // A conmon's own group has the id of its container too, and the client that it calls is in it.
         let is_group = |name: &str| name.contains(container_id) && !name.contains(CONMON_GROUP);
         let is_of = |folder: std::path::PathBuf| folder.iter().any(|name| is_group(&name.to_string_lossy()));
-        Ok(self.groups()?.folders("pids").any(is_of))
+        Ok(self.handle.groups()?.folders("pids").any(is_of))
     }
 
     pub(super) fn age(&self, prover: &Prover) -> io::Result<Duration> {

@@ -141,8 +141,7 @@ fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
 /// A node with a stopped shim, and the id of its sandbox.
 fn stopped() -> (Node, String, Running) {
     let (node, sandbox) = (Node::new(), id());
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let shim = node.stage.shim(&sandbox).stopped();
     (node, sandbox, shim)
 }
 

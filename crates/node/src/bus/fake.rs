@@ -70,16 +70,13 @@ pub(crate) struct Systemd {
 /// A unit that is loaded and enabled, in this state.
 pub(crate) fn unit(active: &str, sub: &str) -> UnitSeen {
     let text = str::to_owned;
-    let kill = text("process");
     UnitSeen {
         load: text("loaded"),
         active: text(active),
         sub: text(sub),
         file: text("enabled"),
-        kill,
-        main_pid: 0,
-        job: 0,
-        restarted_with: Vec::new(),
+        kill: text("process"),
+        ..UnitSeen::default()
     }
 }
 

@@ -38,10 +38,7 @@ async fn says(says: &[Vec<u8>]) -> Result<BusSeen, BusError> {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut buffer = vec![0; 4096];
         for say in says {
-            if stream.read(&mut buffer).await.unwrap_or(0) == 0 {
-                return;
-            }
-            if say.is_empty() {
+            if stream.read(&mut buffer).await.unwrap_or(0) == 0 || say.is_empty() {
                 return;
             }
             let _ = stream.write_all(&say).await;
@@ -115,11 +112,8 @@ async fn errors_are_told_apart() {
 
 #[tokio::test]
 async fn what_is_no_bus_is_odd_and_nothing_of_it_is_kept() {
-    let huge = {
-        let mut huge = reply(HELLO, None);
-        huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        huge
-    };
+    let mut huge = reply(HELLO, None);
+    huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     let long = message(2, &[number_field(5, HELLO)], &vec![0; MAX_MESSAGE]);
     for said in [
         vec![b"HTTP/1.1 400 Bad Request\r\n".to_vec()],

@@ -192,10 +192,8 @@ fn job_ended(message: &Message) -> Option<(String, String)> {
 
 /// The only text of a successful answer.
 fn text(message: Message, what: &'static str) -> Result<String, CallError> {
-    match good(message, what)?.into_iter().next().and_then(Value::text) {
-        Some(text) => Ok(text),
-        None => Err(CallError::Bus(BusError::Odd(format!("{what}: an answer without a text")))),
-    }
+    let text = good(message, what)?.into_iter().next().and_then(Value::text);
+    text.ok_or_else(|| CallError::Bus(BusError::Odd(format!("{what}: an answer without a text"))))
 }
 
 #[cfg(test)]

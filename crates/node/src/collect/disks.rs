@@ -99,13 +99,9 @@ impl Disks {
         }
         let mut found = 0_usize;
         for folder in places.folders.iter().chain(&places.run) {
-            match rooted::open(&root, folder, rooted::FOLDER) {
-                Ok(open) => {
-                    self.add(folder, &open, &mut seen.filesystems)?;
-                    found += usize::from(places.folders.contains(folder));
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            if let Some(open) = rooted::folder(&root, folder)? {
+                self.add(folder, &open, &mut seen.filesystems)?;
+                found += usize::from(places.folders.contains(folder));
             }
         }
         // A daemon whose data are elsewhere was not checked.

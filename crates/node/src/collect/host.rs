@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::proc::{self, AwakeClock, Groups, Handle, Waits, groups};
+use crate::proc::bounded::invalid;
+use crate::proc::{self, AwakeClock, Groups, Handle, Waits, groups, rooted};
 use nrh_core::fault::{ProcessRef, Role};
 use nrh_core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, LimitSeen, Owner, ThreadWaiting, Usage};
 use nrh_core::text::bounded;
@@ -213,7 +214,7 @@ fn describe(error: &io::Error) -> String {
 }
 
 fn odd(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not of the form expected"))
+    invalid(format!("{text:?} is not of the form expected"))
 }
 
 pub(crate) fn threads_of(loadavg: &str) -> Option<u64> {
@@ -261,7 +262,7 @@ fn of_pods(root: &OwnedFd, pods: &PodGroups) -> Vec<LimitSeen> {
 fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
     let own: Groups = handle.groups()?;
     for folder in own.folders("pids") {
-        let Some(group) = groups::open(root, &folder)? else { continue };
+        let Some(group) = rooted::folder(root, &folder)? else { continue };
         let Some(usage) = of_folder(&group)? else { continue };
         let is_near = usage.is_at_least(NEAR);
         return Ok((!is_near || groups::has(&group, handle.pid())?).then_some(usage));
@@ -278,7 +279,7 @@ fn frozen_group(root: &OwnedFd, pods: &PodGroups, groups: &Groups, pid: i32) -> 
     let tops = ["", "freezer", "unified"].map(|name| Path::new(groups::MOUNT).join(name));
     let mut is_found = false;
     for folder in groups.folders("freezer").chain(pods.below(groups)) {
-        let Some(group) = groups::open(root, &folder)? else { continue };
+        let Some(group) = rooted::folder(root, &folder)? else { continue };
         // A part of a path may be that of another group.
         if !groups::has(&group, pid)? {
             continue;

@@ -10,7 +10,6 @@
 //! turn for sandboxes that are not ready.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -121,21 +120,17 @@ impl Lists {
             }
             _ => BTreeMap::new(),
         };
-        let unfinished = self.unfinished(&containers, containers_sent);
-        let containers_before = containers_sent.elapsed();
-        let answer_bytes = bytes_of_sandboxes.max(bytes_of_containers);
-        let round = self.round;
         Ok(ListRound {
             sandboxes,
+            unfinished: self.unfinished(&containers, containers_sent),
             containers,
-            containers_before,
+            containers_before: containers_sent.elapsed(),
             sandboxes_again,
-            answer_bytes,
+            answer_bytes: bytes_of_sandboxes.max(bytes_of_containers),
             orphan_checks,
-            unfinished,
             asked_sandboxes,
             removals,
-            round,
+            round: self.round,
         })
     }
 

@@ -20,31 +20,20 @@ pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     // The folders are in memory on most nodes. Where the root is on a network file system, reading their path may hang.
     let worker = Worker::new("nrh-bus", move || {
         let paths = paths.clone();
-        move || way(&paths)
+        move || socket(&paths).map_err(Failure::Unavailable)
     });
     drive(&shared, "bus", &shared.bus, BusChecker { worker }, pace).await;
 }
 
-/// How to reach systemd.
-enum Way {
-    Bus(PathBuf),
-    /// systemd does not run this node, or has no bus.
-    Nobody,
-}
-
-fn way(paths: &HostPaths) -> Result<Way, Failure> {
-    socket(paths).map(|found| found.map_or(Way::Nobody, Way::Bus)).map_err(Failure::Unavailable)
-}
-
 struct BusChecker {
-    worker: Worker<Way>,
+    worker: Worker<Option<PathBuf>>,
 }
 
 impl Checker for BusChecker {
     type Value = BusSeen;
 
     async fn check(&mut self) -> Result<BusSeen, Failure> {
-        let Way::Bus(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
+        let Some(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
         match ping(&socket, LIMIT).await {
             Ok(seen) => Ok(seen),
             // The socket existed a moment ago.

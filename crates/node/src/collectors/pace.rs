@@ -1,6 +1,6 @@
 //! How often a collector checks, how long it waits, and the one loop that all simple collectors run.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Mutex;
 use std::task::Poll;

@@ -55,13 +55,12 @@ fn docker_socket(shared: &Shared) -> Option<PathBuf> {
 pub(super) fn place(shared: &Shared) -> Result<TaskEndpoint, Failure> {
     let kind = *lock(&shared.kind);
     match kind {
-        RuntimeKind::Docker => {}
-        RuntimeKind::CriO => return Ok(TaskEndpoint::CriO(endpoint(shared)?.socket)),
-        _ => return Ok(TaskEndpoint::Containerd(endpoint(shared)?.socket)),
+        RuntimeKind::Docker => docker_socket(shared).map(TaskEndpoint::Docker).ok_or_else(|| {
+            Failure::Unavailable("the runtime is Docker, and its own socket was not checked yet".to_owned())
+        }),
+        RuntimeKind::CriO => Ok(TaskEndpoint::CriO(endpoint(shared)?.socket)),
+        _ => Ok(TaskEndpoint::Containerd(endpoint(shared)?.socket)),
     }
-    let unavailable =
-        || Failure::Unavailable("the runtime is Docker, and its own socket was not checked yet".to_owned());
-    docker_socket(shared).map(TaskEndpoint::Docker).ok_or_else(unavailable)
 }
 
 struct Version {

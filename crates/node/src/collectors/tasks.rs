@@ -168,18 +168,13 @@ impl Table {
 
     /// Takes over what the process table shows of shims. Returns whether the set of stopped ones changed.
     pub(super) fn note(&mut self, table: &ProcessTable) -> bool {
-        self.left_over(table.processes.iter().filter_map(left_over_shim).collect());
+        self.left_over = table.processes.iter().filter_map(left_over_shim).collect();
         self.stopped(table.processes.iter().filter_map(stopped_shim).collect())
     }
 
     /// Sets the ids whose shim is stopped. Returns whether they changed.
     fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
         std::mem::replace(&mut self.stopped, ids) != self.stopped
-    }
-
-    /// Sets the ids of shims that may be left over; the collector asks for them from the next round on.
-    fn left_over(&mut self, ids: BTreeSet<String>) {
-        self.left_over = ids;
     }
 
     /// Takes over what the runtime lists. Returns whether anything changed.

@@ -1,6 +1,6 @@
 //! All collectors against a runtime that behaves badly: no verdict, the collector is named, the others go on.
 
-use std::future::Future;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 mod bus;
@@ -11,8 +11,6 @@ mod memory;
 use containerd_client::services::v1::ListTasksResponse;
 use containerd_client::types::v1::Process;
 use tonic::Code;
-
-use std::collections::BTreeMap;
 
 use super::*;
 use crate::cri::fake::{Fake, Say, sandbox, sandbox_status, task};
@@ -31,14 +29,13 @@ fn named(socket: PathBuf) -> Flags {
 fn quick() -> Paces {
     let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000), back_off: ms(600_000) };
     let local = Pace { deadline: ms(5000), ..pace };
-    let inspect = pace;
     Paces {
         version: pace,
         lists: pace,
         status: pace,
         tasks: pace,
         counted: Duration::from_secs(20),
-        inspect,
+        inspect: pace,
         processes: local,
         kubelet: pace,
         host: local,
@@ -130,13 +127,6 @@ fn answered(seen: &Observations) -> usize {
     seen.tasks.values().filter(|reading| reading.value().is_some()).count()
 }
 
-fn version_age(seen: &Observations) -> Option<Duration> {
-    match &seen.runtime {
-        Reading::Done { age, .. } => Some(*age),
-        _ => None,
-    }
-}
-
 /// The other collectors go on: fresh answers of version and process collector, two more of each.
 async fn others_go_on(collectors: &Collectors, fake: &Fake) {
     let versions = fake.calls("Version");
@@ -144,7 +134,7 @@ async fn others_go_on(collectors: &Collectors, fake: &Fake) {
     let table = before.processes.value().unwrap().round;
     until(collectors, "the other collectors to go on", |seen| {
         fake.calls("Version") >= versions + 2
-            && version_age(seen).is_some_and(|age| age < ms(1500))
+            && matches!(seen.runtime, Reading::Done { age, .. } if age < ms(1500))
             && seen.processes.value().is_some_and(|value| value.round >= table + 2)
     })
     .await;
@@ -518,10 +508,6 @@ async fn nobody_is_accused(collectors: &Collectors) {
     assert!(are_all(&now(collectors), 2, is_failed), "{:?}", now(collectors).tasks);
 }
 
-async fn within<T>(wait: Duration, call: impl Future<Output = T>) -> bool {
-    tokio::time::timeout(wait, call).await.is_ok()
-}
-
 #[tokio::test]
 async fn a_refresh_does_not_wait_for_the_next_turn() {
     let fake = Fake::start();
@@ -536,7 +522,7 @@ async fn a_refresh_does_not_wait_for_the_next_turn() {
     .await;
     tokio::time::sleep(ms(300)).await;
     assert_eq!(fake.calls("Version"), 1);
-    while within(ms(10), collectors.changed()).await {}
+    while tokio::time::timeout(ms(10), collectors.changed()).await.is_ok() {}
     collectors.refresh();
     until(&collectors, "second looks", |seen| {
         round(seen) == Some(2)

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_cri::v1::{ListContainersRequest, ListPodSandboxRequest};
 
 use super::labels::{LABEL_UID, MAX_UID};
 use super::messages::{Container, Sandbox};
@@ -56,10 +55,8 @@ impl Item for Made<Sandbox> {
 impl Cri {
     /// When the newest sandbox or container of the pod with this uid was created; `None` when there is none.
     pub async fn last_created(&self, pod_uid: &str, deadline: Duration) -> Result<Option<Timestamp>, CriError> {
-        let containers: Listed<Made<Container>> =
-            self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await?;
-        let sandboxes: Listed<Made<Sandbox>> =
-            self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await?;
+        let containers: Listed<Made<Container>> = self.list(LIST_CONTAINERS, deadline).await?;
+        let sandboxes: Listed<Made<Sandbox>> = self.list(LIST_SANDBOXES, deadline).await?;
         let of_containers = containers.items.iter().filter(|made| made.pod_uid == pod_uid).map(|made| made.at);
         let of_sandboxes = sandboxes.items.iter().filter(|made| made.pod_uid == pod_uid).map(|made| made.at);
         let newest = of_containers.chain(of_sandboxes).max();

@@ -4,11 +4,10 @@
 //! after the other, for the price of one call. Its answer proves only that a shim responds. A task that is missing in it is
 //! asked for alone.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
-
-use std::collections::BTreeSet;
 
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::{GetRequest, ListTasksRequest};
@@ -108,9 +107,6 @@ impl Tasks {
     /// Silence about one task is evidence about that task only while this call succeeds. Otherwise containerd is stuck, and
     /// every shim may be well.
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
-        match self.get(UNKNOWN_TASK_ID, deadline).await {
-            Ok(_) | Err(CriError::NotFound) => Ok(()),
-            Err(error) => Err(error),
-        }
+        CriError::answered(self.get(UNKNOWN_TASK_ID, deadline).await)
     }
 }

@@ -93,17 +93,17 @@ pub struct Listed<T> {
     pub bytes: usize,
 }
 
-/// Reads the answer to a request for a list.
-pub(super) struct ListCodec<Q, T>(PhantomData<fn(Q) -> T>);
+/// Reads the answer to a request for a whole list.
+pub(super) struct ListCodec<T>(PhantomData<fn() -> T>);
 
-impl<Q, T> ListCodec<Q, T> {
+impl<T> ListCodec<T> {
     pub(super) const fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<Q: Message + 'static, T: Item> Codec for ListCodec<Q, T> {
-    type Encode = Q;
+impl<T: Item> Codec for ListCodec<T> {
+    type Encode = ();
     type Decode = Listed<T>;
     type Encoder = Self;
     type Decoder = Self;
@@ -117,16 +117,17 @@ impl<Q: Message + 'static, T: Item> Codec for ListCodec<Q, T> {
     }
 }
 
-impl<Q: Message + 'static, T: Item> Encoder for ListCodec<Q, T> {
-    type Item = Q;
+impl<T: Item> Encoder for ListCodec<T> {
+    type Item = ();
     type Error = Status;
 
-    fn encode(&mut self, request: Q, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        request.encode(out).map_err(|error| Status::internal(error.to_string()))
+    /// A request without a filter is an empty message.
+    fn encode(&mut self, (): (), _: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        Ok(())
     }
 }
 
-impl<Q: Message + 'static, T: Item> Decoder for ListCodec<Q, T> {
+impl<T: Item> Decoder for ListCodec<T> {
     type Item = Listed<T>;
     type Error = Status;
 

@@ -52,9 +52,7 @@ impl Version {
 pub(crate) struct Listed {
     id: String,
     state: String,
-    #[serde(default)]
     names: Option<Vec<String>>,
-    #[serde(default)]
     labels: Option<Labels>,
 }
 
@@ -196,20 +194,14 @@ pub(crate) struct Inspection {
     state: State,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 struct State {
-    #[serde(default)]
     status: String,
-    #[serde(default)]
     running: bool,
-    #[serde(default)]
     dead: bool,
-    #[serde(default)]
     pid: i64,
-    #[serde(default)]
     exit_code: i64,
-    #[serde(default)]
     error: String,
 }
 

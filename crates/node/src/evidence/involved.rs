@@ -51,9 +51,8 @@ const fn is_stuck(state: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nrh_core::examples::fault;
-    use nrh_core::examples::{Node, SANDBOX};
-    use nrh_core::fault::{FaultType, ProcessRef, Role};
+    use nrh_core::examples::{Node, SANDBOX, fault};
+    use nrh_core::fault::{FaultType, ProcessRef};
 
     #[test]
     fn the_target_comes_first_and_nobody_twice() {
@@ -65,14 +64,9 @@ mod tests {
         let parts: Vec<&str> = found.iter().map(|one| one.part).collect();
         assert!(parts.contains(&"shim") && parts.contains(&"runtime") && !parts.contains(&"target"), "{parts:?}");
         let shim = found.iter().find(|one| one.part == "shim").unwrap().clone();
-        fault.target.process = Some(ProcessRef {
-            role: Role::Shim,
-            pid: shim.pid,
-            start_ticks: shim.start_ticks,
-            state: "T".into(),
-            wchan: None,
-            command: shim.command.clone(),
-        });
+        let process = nrh_core::examples::shim("").1.process.unwrap();
+        let (pid, start_ticks, command) = (shim.pid, shim.start_ticks, shim.command.clone());
+        fault.target.process = Some(ProcessRef { pid, start_ticks, command, ..process });
         let again = involved(&fault, &node);
         assert_eq!((again.len(), again[0].part, again[0].pid), (found.len(), "target", shim.pid));
     }

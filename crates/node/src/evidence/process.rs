@@ -3,9 +3,10 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::room::Room;
+use crate::lock::lock;
 use crate::proc::{Handle, Thread, is_gone};
 use nrh_api::evidence::{ProcessEvidence, Section, ThreadEvidence};
 
@@ -41,59 +42,49 @@ impl Involved {
 
 /// Reads what the kernel reports about the process, the most reliable and cheapest first, into `evidence`.
 pub(super) fn check(proc: &Path, involved: &Involved, evidence: &Mutex<ProcessEvidence>) {
-    let tell = |change: &mut dyn FnMut(&mut ProcessEvidence)| {
-        change(&mut evidence.lock().unwrap_or_else(PoisonError::into_inner));
-    };
-    let mut room = Room(ROOM);
-    if let Err(error) = read(proc, involved, &mut room, &tell) {
+    if let Err(error) = read(proc, involved, evidence) {
         let note = if is_gone(&error) { "it has ended".to_owned() } else { format!("cannot be checked: {error}") };
-        tell(&mut |process| process.note.clone_from(&note));
+        lock(evidence).note = note;
     }
 }
 
-type Tell<'t> = &'t dyn Fn(&mut dyn FnMut(&mut ProcessEvidence));
-
-fn read(proc: &Path, involved: &Involved, room: &mut Room, tell: Tell<'_>) -> io::Result<()> {
+/// An assignment evaluates its value before it takes the lock: nobody waits for a read.
+fn read(proc: &Path, involved: &Involved, evidence: &Mutex<ProcessEvidence>) -> io::Result<()> {
+    let mut room = Room(ROOM);
     let handle = Handle::open(proc, involved.pid)?;
     let stat = handle.stat()?;
     if stat.start_ticks != involved.start_ticks {
         return Err(io::ErrorKind::NotFound.into());
     }
-    tell(&mut |process| {
-        process.state = stat.state.to_string();
-        process.command.clone_from(&stat.command);
-    });
-    let wchan = handle.wchan().ok().flatten();
-    tell(&mut |process| process.wchan.clone_from(&wchan));
-    let caught = handle.caught_signals().ok().map(|caught| format!("{caught:016x}"));
-    tell(&mut |process| process.caught_signals.clone_from(&caught));
+    lock(evidence).state = stat.state.to_string();
+    lock(evidence).command = stat.command;
+    lock(evidence).wchan = handle.wchan().ok().flatten();
+    lock(evidence).caught_signals = handle.caught_signals().ok().map(|caught| format!("{caught:016x}"));
     let mut texts = Room(MAX_TEXT);
     room.take(MAX_TEXT);
-    let limits = section(handle.limits(), &mut texts);
-    tell(&mut |process| process.limits = limits.clone());
-    let groups = section(handle.groups().map(|groups| groups.0), &mut texts);
-    tell(&mut |process| process.groups = groups.clone());
+    lock(evidence).limits = section(handle.limits(), &mut texts);
+    lock(evidence).groups = section(handle.groups().map(|groups| groups.0), &mut texts);
     let threads = handle.threads();
     match &threads {
-        Ok(threads) => tell(&mut |process| process.thread_states = states(threads)),
-        Err(error) => tell(&mut |process| process.note = format!("its threads cannot be listed: {error}")),
+        Ok(threads) => lock(evidence).thread_states = states(threads),
+        Err(error) => lock(evidence).note = format!("its threads cannot be listed: {error}"),
     }
     let stack = match handle.kernel_stack() {
         Ok(stack) => room.lines(stack.lines().take(MAX_FRAMES)),
         Err(error) => Section::missing(unread_stack(involved.pid, &error)),
     };
     let readable = stack.note.is_empty();
-    tell(&mut |process| process.stack = stack.clone());
+    lock(evidence).stack = stack;
     for thread in ordered(threads.unwrap_or_default()) {
         if !room.take(THREAD) {
-            tell(&mut |process| "there is no room for all of its threads".clone_into(&mut process.note));
+            "there is no room for all of its threads".clone_into(&mut lock(evidence).note);
             break;
         }
         let wchan = handle.thread_wchan(thread.id).ok().flatten();
         let stack = readable.then(|| handle.thread_kernel_stack(thread.id).ok()).flatten().unwrap_or_default();
         let stack = room.lines(stack.lines().take(MAX_FRAMES)).lines;
         let one = ThreadEvidence { id: thread.id, state: thread.state.to_string(), wchan, stack };
-        tell(&mut |process| process.threads.push(one.clone()));
+        lock(evidence).threads.push(one);
     }
     Ok(())
 }

@@ -9,9 +9,8 @@ use crate::waiting::wait_until;
 use nrh_api::evidence::LARGEST;
 use nrh_api::health::{CollectorState, CollectorStatus, ProbeStatus};
 use nrh_api::local::MAX_BUNDLES;
-use nrh_core::examples::fault;
-use nrh_core::examples::{Node, SANDBOX};
-use nrh_core::fault::{FaultType, ProcessRef, Role};
+use nrh_core::examples::{Node, SANDBOX, fault, shim};
+use nrh_core::fault::{FaultType, ProcessRef};
 
 const TICKS: u64 = 90_000;
 
@@ -76,14 +75,7 @@ fn stat(pid: i32, state: char) -> Vec<u8> {
 fn confirmed(kind: FaultType, pid: i32) -> Fault {
     let mut fault = Fault { state: FaultState::Confirmed, ..fault(kind) };
     fault.evidence = vec!["state T".into()];
-    fault.target.process = Some(ProcessRef {
-        role: Role::Shim,
-        pid,
-        start_ticks: TICKS,
-        state: "T".into(),
-        wchan: None,
-        command: "containerd-shim".into(),
-    });
+    fault.target.process = shim("").1.process.map(|shim| ProcessRef { pid, start_ticks: TICKS, ..shim });
     fault
 }
 

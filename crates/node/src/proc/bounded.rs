@@ -25,6 +25,20 @@ pub(crate) fn read_file(file: &mut File, most: usize) -> io::Result<Bytes> {
     Ok(Bytes { bytes, truncated })
 }
 
+/// What was found; `None` where it does not exist.
+pub(crate) fn existing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error of a file whose content is not of the form expected.
+pub(crate) fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
 /// The lines of a text that may have been cut. A line without an end does not count: a number in it may have lost its last
 /// digits.
 pub(crate) fn whole_lines(text: &str) -> impl Iterator<Item = &str> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::PROC;
-use super::bounded::read_whole;
+use super::bounded::{invalid, read_whole};
 
 /// Clocks that are read within this time show the same moment.
 const APART: Duration = Duration::from_millis(10);
@@ -19,9 +19,7 @@ const MOST: usize = 64;
 /// Time since boot, including suspended time, with a precision of a hundredth of a second.
 pub fn uptime(root: &Path) -> io::Result<Duration> {
     let text = read_whole(&root.join("uptime"), 256)?;
-    parse_uptime(&text).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}/uptime: no seconds in it", root.display()))
-    })
+    parse_uptime(&text).ok_or_else(|| invalid(format!("{}/uptime: no seconds in it", root.display())))
 }
 
 /// The identity of this boot (a UUID). Start ticks of two boots cannot be compared.

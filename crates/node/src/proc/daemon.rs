@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use rustix::fs::Dir;
 
-use super::bounded::whole_lines;
+use super::bounded::{invalid, whole_lines};
 use super::handle::{Handle, MAX_STATUS};
 use super::stat;
 use super::{is_dead, is_gone};
@@ -123,7 +123,7 @@ impl Handle {
 }
 
 fn missing(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel does not report {what}"))
+    invalid(format!("the kernel does not report {what}"))
 }
 
 pub(crate) fn number_of(text: &str, name: &str) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! The control groups of a process, found below the root of a process that sees the node's groups.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 
 use super::handle::Handle;
@@ -73,15 +73,6 @@ impl Groups {
 /// (`/../../system.slice/x`): the part that both have in common is the top of the tree that the other's root shows.
 pub(super) fn below(path: &str) -> PathBuf {
     Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect()
-}
-
-/// The folder of a group; `None` where it does not exist.
-pub(crate) fn open(root: impl AsFd, folder: &Path) -> io::Result<Option<OwnedFd>> {
-    match rooted::open(root, folder, rooted::FOLDER) {
-        Ok(folder) => Ok(Some(folder)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Names of the groups directly below one; empty where it was removed meanwhile.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use super::bounded::whole_lines;
+use super::bounded::{invalid, whole_lines};
 use super::groups::{CONMON_GROUP, Groups, below};
 use super::handle::{Handle, MAX_STATUS, parse_depth};
 use nrh_core::text::is_full_id;
@@ -52,10 +52,7 @@ impl ProcessNamespaces {
 /// Whether it is in no PID namespace below the node's, and is root's.
 fn is_of_root_outside(process: &Handle) -> io::Result<bool> {
     let status = process.text("status", MAX_STATUS)?;
-    let incomplete = |what| {
-        let text = format!("status of process {}: no {what} line", process.pid());
-        io::Error::new(io::ErrorKind::InvalidData, text)
-    };
+    let incomplete = |what| invalid(format!("status of process {}: no {what} line", process.pid()));
     let is_outside = parse_depth(&status).ok_or_else(|| incomplete("NSpid"))? == 1;
     Ok(is_outside && is_trusted(parse_user(&status).ok_or_else(|| incomplete("Uid"))?))
 }

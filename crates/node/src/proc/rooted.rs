@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::bounded::read_file;
+use super::bounded::{existing, read_file};
 
 /// Flags to open a folder as the base of a path.
 pub(crate) const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -27,6 +27,11 @@ pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<Ow
         Err(Errno::NOSYS | Errno::PERM) => walk(&root, path, flags),
         opened => Ok(opened?),
     }
+}
+
+/// Opens a folder below this root, as the base of a path; `None` where it does not exist.
+pub(crate) fn folder(root: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
+    existing(open(root, path, FOLDER))
 }
 
 /// The same without that call: it opens each part separately, and continues with the parts of a link's target.

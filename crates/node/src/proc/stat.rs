@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::bounded::invalid;
 use super::is_dead;
 use nrh_core::text::bounded;
 
@@ -41,12 +42,8 @@ pub(super) fn read(root: &Path, pid: i32) -> io::Result<Stat> {
 pub(super) fn from_file(file: &mut File, pid: i32) -> io::Result<Stat> {
     let mut line = [0; MAX_STAT];
     let length = read_line(file, &mut line)?;
-    parse(line.get(..length).unwrap_or_default()).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("stat of process {pid}: not of the form `pid (name) state …`"),
-        )
-    })
+    parse(line.get(..length).unwrap_or_default())
+        .ok_or_else(|| invalid(format!("stat of process {pid}: not of the form `pid (name) state …`")))
 }
 
 /// The kernel returns the whole line in one read. There are as many lines as processes, and a second call for each, only to see

@@ -134,6 +134,24 @@ fn started(shell: &Path, line: &str) -> Running {
     child
 }
 
+/// The same behind a link: a shell of one name, called by another one.
+fn linked(folder: &Path, executable: &str, name: &str, line: &str) -> Running {
+    let (executable, shell) = (folder.join(executable), folder.join(name));
+    if !executable.exists() {
+        copy("/bin/sh", &executable);
+    }
+    let _ = std::fs::remove_file(&shell);
+    std::os::unix::fs::symlink(&executable, &shell).unwrap();
+    started(&shell, line)
+}
+
+/// What this process is proven to be, as it is held.
+fn proof(pid: i32, prover: &Prover) -> Option<Proof> {
+    let table = table(&root()).unwrap();
+    let handle = Handle::open(&root(), pid).unwrap();
+    prover.prove_handle(&table, find(&table, pid).unwrap(), &handle).unwrap()
+}
+
 fn proofs_below(parent: i32, prover: &Prover) -> Vec<Proof> {
     let table = table(&root()).unwrap();
     let below = table.iter().filter(|process| process.parent == parent);
@@ -184,20 +202,10 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
 fn the_containerd_inside_k3s_is_known_by_its_name_and_nothing_else_is() {
     let folder = tempfile::tempdir().unwrap();
     let of = |executable: &str, link: &str| {
-        let (executable, link) = (folder.path().join(executable), folder.path().join(link));
-        if !executable.exists() {
-            copy("/bin/sh", &executable);
-        }
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(&executable, &link).unwrap();
-        let child = started(&link, "sleep 60");
-        let name = link.file_name().unwrap().to_str().unwrap().to_owned();
+        let child = linked(folder.path(), executable, link, "sleep 60");
         wait_until("the program", || table(&root()).unwrap().iter().any(|p| p.parent == child.pid()));
-        let table = table(&root()).unwrap();
-        let process = find(&table, child.pid()).unwrap();
-        assert_eq!(process.command, name);
-        let handle = Handle::open(&root(), process.pid).unwrap();
-        Prover::new(&root()).prove_handle(&table, process, &handle).unwrap()
+        assert_eq!(find(&table(&root()).unwrap(), child.pid()).unwrap().command, link);
+        proof(child.pid(), &Prover::new(&root()))
     };
     assert_eq!(of("k3s", "containerd"), Some(Proof::Runtime { name: "containerd".to_owned() }));
     for other in ["k3s-agent", "runc", "kubelet", "containerd-shim"] {
@@ -215,12 +223,8 @@ fn a_plugin_that_k3s_itself_calls_is_proven() {
     copy("/bin/sleep", &plugin);
     let prover = Prover::new(&root()).with_cni_folders(vec![plugins]);
     let called_by = |executable: &str| {
-        let (executable, link) = (folder.path().join(executable), folder.path().join("k3s-agent"));
-        copy("/bin/sh", &executable);
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(&executable, &link).unwrap();
         let call = format!("CNI_COMMAND=ADD CNI_CONTAINERID=abc {} 60", plugin.display());
-        let daemon = started(&link, &call);
+        let daemon = linked(folder.path(), executable, "k3s-agent", &call);
         wait_until("the plugin", || {
             table(&root()).unwrap().iter().any(|process| process.parent == daemon.pid() && process.command == "ptp")
         });
@@ -238,10 +242,7 @@ fn a_plugin_that_no_runtime_called_is_none() {
     let child = Running::start(Command::new(&plugin).arg("60").env("CNI_COMMAND", "ADD"));
     wait_until("exec", || has_args(child.pid(), 2));
     let prover = Prover::new(&root()).with_cni_folders(vec![folder.path().to_owned()]);
-    let table = table(&root()).unwrap();
-    let process = find(&table, child.pid()).unwrap();
-    let handle = Handle::open(&root(), process.pid).unwrap();
-    assert_eq!(prover.prove_handle(&table, process, &handle).unwrap(), None);
+    assert_eq!(proof(child.pid(), &prover), None);
 }
 
 #[test]
@@ -253,8 +254,5 @@ fn a_name_alone_proves_no_role() {
     command.arg(&liar).args(["-namespace", "k8s.io", "-id", "abc"]).arg0("containerd-shim-runc-v2");
     let child = Running::start(command.stdin(Stdio::piped()));
     wait_until("exec", || has_args(child.pid(), 6));
-    let table = table(&root()).unwrap();
-    let process = find(&table, child.pid()).unwrap();
-    let handle = Handle::open(&root(), process.pid).unwrap();
-    assert_eq!(Prover::new(&root()).prove_handle(&table, process, &handle).unwrap(), None);
+    assert_eq!(proof(child.pid(), &Prover::new(&root())), None);
 }

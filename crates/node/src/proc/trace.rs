@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::bounded::whole_lines;
+use super::bounded::{invalid, whole_lines};
 use super::handle::{Handle, MAX_STATUS};
 
 /// Longest stack that is read: the kernel names at most 64 functions.
@@ -31,9 +31,8 @@ impl Handle {
 
     /// The signals for which it has a handler: bit 0 is signal 1.
     pub fn caught_signals(&self) -> io::Result<u64> {
-        parse_caught(&self.text("status", MAX_STATUS)?).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no SigCgt line", self.pid()))
-        })
+        parse_caught(&self.text("status", MAX_STATUS)?)
+            .ok_or_else(|| invalid(format!("status of process {}: no SigCgt line", self.pid())))
     }
 }
 

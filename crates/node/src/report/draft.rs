@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::pace::ReportActivity;
 use crate::evidence::Counts;
 use nrh_api::NodeRuntimeHealthStatus;
-use nrh_core::fault::{Fault, FaultType};
+use nrh_core::fault::FaultType;
 
 /// The newest report. Once it exists, no older one is sent.
 #[derive(Clone, Debug)]
@@ -42,17 +42,13 @@ impl Draft {
         self.facts == other.facts
     }
 
-    /// Returns the faults that are remediated or that pass. A lasting fault of the node itself can persist for weeks on
-    /// all nodes at once: for it the interval at rest is sufficient.
-    fn acute(&self) -> impl Iterator<Item = &Fault> {
-        self.status.faults.iter().filter(|fault| !fault.kind.spec().lasting)
-    }
-
     /// Returns what the report interval depends on.
     pub fn activity(&self, now: Instant, remediation: bool) -> ReportActivity {
         ReportActivity {
             suspected: self.suspected.map(|since| now.saturating_duration_since(since)),
-            faults: self.acute().next().is_some(),
+            // Faults that are remediated or that pass. A lasting fault of the node itself can persist for weeks on all
+            // nodes at once: for it the interval at rest is sufficient.
+            faults: self.status.faults.iter().any(|fault| !fault.kind.spec().lasting),
             remediation,
         }
     }

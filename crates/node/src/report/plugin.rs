@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::lock::lock;
 use crate::parse_error::ParseError;
 use nrh_core::text::bounded;
 
@@ -77,8 +78,7 @@ pub(super) async fn credential(exec: &ExecConfig) -> Result<Credential, String> 
 }
 
 async fn run_within(exec: &ExecConfig, limit: Duration) -> Result<Credential, String> {
-    let name = exec.command.clone().unwrap_or_default();
-    let name = bounded(&name, 200);
+    let name = bounded(exec.command.as_deref().unwrap_or_default(), 200);
     let version = exec.api_version.clone().unwrap_or_default();
     if !VERSIONS.contains(&version.as_str()) {
         let version = bounded(&version, 100);
@@ -197,7 +197,7 @@ impl Pipe {
             while let Ok(read @ 1..) = pipe.read(&mut buffer) {
                 let kept = usize::try_from(left).unwrap_or(usize::MAX).min(read);
                 let kept = buffer.get(..kept).unwrap_or_default();
-                into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(kept);
+                lock(&into).extend_from_slice(kept);
                 left = left.saturating_sub(read as u64);
             }
         });
@@ -210,7 +210,7 @@ impl Pipe {
         while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
             thread::sleep(POLL_INTERVAL);
         }
-        std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.bytes))
     }
 }
 

@@ -32,10 +32,7 @@ type Newest = watch::Receiver<Option<Arc<Draft>>>;
 pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newest: Newest) {
     let listener = match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%address, %error, "cannot listen: no metrics are served");
-            return;
-        }
+        Err(error) => return tracing::error!(%address, %error, "cannot listen: no metrics are served"),
     };
     let (began, alive) = (tokio::time::Instant::now(), newest.clone());
     let live = move || async move {
@@ -59,19 +56,15 @@ pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newe
 /// Returns all metrics as text. Labels are from closed sets, so nothing needs escaping.
 fn text(draft: Option<&Draft>, calls: &CallCounts, hints: Hints) -> String {
     let mut out = String::new();
-    gauge(&mut out, "nrh_probe_collector_age_seconds", "Seconds since the last completed check of a collector.");
+    let name = "nrh_probe_collector_age_seconds";
+    head(&mut out, "gauge", name, "Seconds since the last completed check of a collector.");
     let older = draft.map_or(0, |draft| draft.made.elapsed().as_secs());
     for collector in draft.iter().filter_map(|draft| draft.status.probe.as_ref()).flat_map(|probe| &probe.collectors) {
         if let Some(age) = collector.age_seconds {
-            line(
-                &mut out,
-                "nrh_probe_collector_age_seconds",
-                &[("collector", &collector.name)],
-                age.saturating_add(older),
-            );
+            line(&mut out, name, &[("collector", &collector.name)], age.saturating_add(older));
         }
     }
-    gauge(&mut out, "nrh_probe_calls_in_flight", "Calls in flight.");
+    head(&mut out, "gauge", "nrh_probe_calls_in_flight", "Calls in flight.");
     for (collector, count) in &calls.out {
         line(&mut out, "nrh_probe_calls_in_flight", &[("collector", collector)], *count);
     }
@@ -88,14 +81,10 @@ fn text(draft: Option<&Draft>, calls: &CallCounts, hints: Hints) -> String {
     head(&mut out, "counter", name, "Records of the kernel's log that were read, or dropped because too many arrived.");
     line(&mut out, name, &[("outcome", "Read")], hints.read);
     line(&mut out, name, &[("outcome", "Dropped")], hints.dropped);
-    head(
-        &mut out,
-        "counter",
-        "nrh_probe_kernel_triggers_total",
-        "Immediate checks because of a line in the kernel's log.",
-    );
-    line(&mut out, "nrh_probe_kernel_triggers_total", &[], hints.checks);
-    gauge(&mut out, "nrh_probe_faults", "Current faults, by type and state.");
+    let name = "nrh_probe_kernel_triggers_total";
+    head(&mut out, "counter", name, "Immediate checks because of a line in the kernel's log.");
+    line(&mut out, name, &[], hints.checks);
+    head(&mut out, "gauge", "nrh_probe_faults", "Current faults, by type and state.");
     let mut faults: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for fault in draft.iter().flat_map(|draft| &draft.status.faults) {
         *faults.entry((fault.kind.as_str(), format!("{:?}", fault.state))).or_default() += 1;
@@ -119,7 +108,7 @@ fn problems(out: &mut String, draft: &Draft) {
     let confirmed: BTreeSet<FaultType> =
         draft.status.faults.iter().filter(|fault| fault.state != FaultState::Suspected).map(|f| f.kind).collect();
     let shown = FaultType::ALL.into_iter().filter_map(|kind| Some((kind, NodeCondition::showing(kind)?)));
-    gauge(out, "problem_gauge", "Whether a fault of this type is confirmed.");
+    head(out, "gauge", "problem_gauge", "Whether a fault of this type is confirmed.");
     for (kind, condition) in shown.clone() {
         let labels = [("type", condition.as_str()), ("reason", kind.as_str())];
         line(out, "problem_gauge", &labels, u8::from(confirmed.contains(&kind)));
@@ -129,10 +118,6 @@ fn problems(out: &mut String, draft: &Draft) {
         let count = draft.confirmations.get(&kind).copied().unwrap_or_default();
         line(out, "problem_counter", &[("reason", kind.as_str())], count);
     }
-}
-
-fn gauge(out: &mut String, name: &str, help: &str) {
-    head(out, "gauge", name, help);
 }
 
 fn head(out: &mut String, kind: &str, name: &str, help: &str) {
@@ -154,11 +139,10 @@ mod tests {
 
     #[tokio::test]
     async fn faults_and_calls_are_counted() {
-        let status = NodeRuntimeHealthStatus {
+        let mut status = NodeRuntimeHealthStatus {
             faults: vec![fault(FaultType::HungContainer), fault(FaultType::HungContainer)],
             ..NodeRuntimeHealthStatus::default()
         };
-        let mut status = status;
         status.faults[1].state = FaultState::Confirmed;
         let mut draft = Draft::new(status, tokio::time::Instant::now(), None, 0);
         draft.confirmations.insert(FaultType::HungContainer, 3);

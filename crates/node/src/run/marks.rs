@@ -67,7 +67,6 @@ mod tests {
     use crate::cri::endpoint::{Endpoint, NamedBy};
     use crate::sentinel::Placed;
     use crate::sentinel::tests::mark;
-    use nrh_core::command::ActionCommand;
     use nrh_core::examples::command;
 
     fn node(host: &Path) -> AgentSettings {
@@ -85,10 +84,6 @@ mod tests {
 
     fn marked(host: &Path) {
         assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark()).unwrap(), Placed::Made);
-    }
-
-    fn received(command: Option<ActionCommand>) -> Command {
-        Command { command, ..Command::NONE }
     }
 
     /// Uses real time, because the work runs on threads.
@@ -111,9 +106,9 @@ mod tests {
         let (sender, commands) = watch::channel(Command::default());
         let keeper = tokio::spawn(run(settings, commands));
         assert!(!is_gone(host.path(), Duration::from_millis(500)).await, "nothing is known of its command yet");
-        sender.send_replace(received(Some(command("op-1"))));
+        sender.send_replace(Command { command: Some(command("op-1")), ..Command::NONE });
         assert!(!is_gone(host.path(), Duration::from_millis(1500)).await, "its command stands");
-        sender.send_replace(received(None));
+        sender.send_replace(Command::NONE);
         assert!(is_gone(host.path(), Duration::from_secs(20)).await);
         drop(sender);
         keeper.await.unwrap();

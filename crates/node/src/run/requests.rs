@@ -79,7 +79,7 @@ impl Requests {
         let check = self.checks.settle(at, |since| {
             // "Safe" from evidence older than the request would not answer it.
             let is_overdue = since >= CHECK_WITHIN;
-            let is_whole = tasks_since(seen, since);
+            let is_whole = checked(&seen.lists, since) && seen.tasks.values().all(|task| checked(task, since));
             (is_whole && checked_since(seen, since)) || (is_overdue && (is_whole || safe != TriState::True))
         });
         self.answers = self.answers.saturating_add(u64::from(sequence || check));
@@ -119,11 +119,6 @@ pub(super) fn checked_since(seen: &Observations, since: Duration) -> bool {
         && checked(&seen.disks, since)
         && checked(&seen.port, since)
         && checked(&seen.bus, since)
-}
-
-/// Whether the lists were read and every task was queried within this time.
-fn tasks_since(seen: &Observations, since: Duration) -> bool {
-    checked(&seen.lists, since) && seen.tasks.values().all(|task| checked(task, since))
 }
 
 #[cfg(test)]

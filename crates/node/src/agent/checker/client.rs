@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::unresponsive::SHIM_OF_RUNC;
-use super::{Checker, asked};
+use super::{Checker, asked, recovered};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::Cri;
@@ -111,10 +111,10 @@ impl Checker {
         let pid = held.process.pid;
         match (before, self.progress(held).await?) {
             (Some(before), Some(now)) if before.abs_diff(now) <= proc::NO_PROGRESS => Ok(()),
-            (Some(_), Some(_)) => Err(Refusal::new(
-                OutcomeReason::Recovered,
-                format!("client {pid} or a process below it has worked within the last {} s", WATCHED.as_secs()),
-            )),
+            (Some(_), Some(_)) => Err(recovered(format!(
+                "client {pid} or a process below it has worked within the last {} s",
+                WATCHED.as_secs()
+            ))),
             _ => Err(Refusal::new(OutcomeReason::TargetGone, format!("client {pid} has ended"))),
         }
     }

@@ -11,7 +11,7 @@ use crate::proc::role::Proof;
 use crate::runtime::Client;
 use nrh_core::action::Signal;
 use nrh_core::command::OutcomeReason;
-use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
+use nrh_core::observation::{ContainerSeen, ContainerState, TaskAnswer};
 use nrh_core::text::is_full_id;
 
 impl Checker {
@@ -21,8 +21,7 @@ impl Checker {
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
         let lists = self.lists(&Client::Cri(cri.clone())).await?;
-        let ready = |seen: &&SandboxSeen| seen.id == id && seen.ready;
-        if lists.before.iter().chain(&lists.after).any(|seen| ready(&seen)) {
+        if lists.before.iter().chain(&lists.after).any(|seen| seen.id == id && seen.ready) {
             return Err(recovered(format!("sandbox {id} of shim {} is ready", held.process.pid)));
         }
         let lives =

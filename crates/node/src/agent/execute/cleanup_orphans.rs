@@ -79,15 +79,11 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &
 async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> Result<String, String> {
     if state != ContainerState::Exited {
         let deadline = bounds.stop_grace.saturating_add(bounds.remove);
-        match cri.stop_container(id, bounds.stop_grace, deadline).await {
-            Ok(()) | Err(CriError::NotFound) => {}
-            Err(error) => return Err(format!("cannot stop container {id}: {error}; it was not removed")),
-        }
+        CriError::answered(cri.stop_container(id, bounds.stop_grace, deadline).await)
+            .map_err(|error| format!("cannot stop container {id}: {error}; it was not removed"))?;
     }
-    match cri.remove_container(id, bounds.remove).await {
-        Ok(()) | Err(CriError::NotFound) => {}
-        Err(error) => return Err(format!("cannot remove container {id}: {error}")),
-    }
+    CriError::answered(cri.remove_container(id, bounds.remove).await)
+        .map_err(|error| format!("cannot remove container {id}: {error}"))?;
     let is_gone = || async {
         match cri.container_status(id, bounds.verify).await {
             Err(CriError::NotFound) => Ok(()),

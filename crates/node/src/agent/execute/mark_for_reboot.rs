@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 
-use super::reboot::boot;
 use super::{done, failed, reboot};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::verdict::{self, Refusal};
@@ -28,7 +27,7 @@ pub(in crate::agent) struct Allowed {
 }
 
 pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<Admitted, Refusal> {
-    let reboot = boot(command)?;
+    let reboot = reboot::boot(command)?;
     if sentinel_name(&params.path).is_none() {
         return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }
@@ -91,8 +90,7 @@ pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -
     let found = checker.reader.run(checker.bounds.processes, check).await?;
     let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == command.operation_id);
     Ok(if is_ours {
-        let message = format!("{path} requests a reboot until this command is withdrawn");
-        done(command, &message)
+        done(command, &format!("{path} requests a reboot until this command is withdrawn"))
     } else {
         let message = format!(
             "the node is not marked for a reboot: the executor that claimed the operation did not create {path}"

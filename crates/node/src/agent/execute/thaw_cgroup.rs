@@ -134,7 +134,7 @@ fn frozen_itself(
         |error: io::Error| Refusal::cannot_check(format!("cannot read control group /{}: {error}", folder.display()));
     let refuse = |reason, message: String| Err(Refusal::new(reason, message));
     let root = openat(CWD, host, rooted::FOLDER, Mode::empty()).map_err(|error| unread(error.into()))?;
-    let Some(group) = groups::open(&root, folder).map_err(unread)? else {
+    let Some(group) = rooted::folder(&root, folder).map_err(unread)? else {
         return refuse(OutcomeReason::TargetGone, format!("control group /{} is gone", folder.display()));
     };
     if !folder.starts_with(groups::MOUNT) {
@@ -156,7 +156,7 @@ fn frozen_itself(
     }
     let mut own = None;
     for path in folder.ancestors() {
-        let Some(group) = groups::open(&root, path).map_err(unread)? else { continue };
+        let Some(group) = rooted::folder(&root, path).map_err(unread)? else { continue };
         if !freezes(&group).map_err(unread)? {
             continue;
         }

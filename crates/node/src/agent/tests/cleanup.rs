@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::proc::fake::Running as Program;
-use nrh_core::action::{Action, CleanupOrphans};
 
 /// A shim that serves nothing: stopped, a child of init, on no ready sandbox.
 fn leaked(node: &Node, sandbox_id: &str) -> Running {
-    let shim = node.stage.shim(sandbox_id);
-    shim.stop();
+    let shim = node.stage.shim(sandbox_id).stopped();
     node.runtime.set(|world| {
         world.sandboxes = vec![sandbox(sandbox_id, false), sandbox(&id(), true)];
         world.containers = vec![container(&id(), sandbox_id, 2)];
@@ -24,8 +22,7 @@ fn remove_shim(shim: &Running, sandbox_id: &str) -> ActionCommand {
 async fn a_leaked_shim_is_ended_and_a_needed_one_is_not() {
     let (node, leaked_id, needed_id) = (Node::new(), id(), id());
     let shim = leaked(&node, &leaked_id);
-    let needed = node.stage.shim(&needed_id);
-    needed.stop();
+    let needed = node.stage.shim(&needed_id).stopped();
 
     let containers = [(needed_id.clone(), id()), (id(), needed_id.clone())];
     for (of_container, of_sandbox) in &containers {
@@ -85,8 +82,7 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
     let (node, with_parent) = (Node::new(), id());
     let _ = leaked(&node, &id());
     let name = format!("{with_parent}/containerd-shim-runc-v2");
-    let child = node.stage.child(&name, &["-namespace", "k8s.io", "-id", &with_parent]);
-    child.stop();
+    let child = node.stage.child(&name, &["-namespace", "k8s.io", "-id", &with_parent]).stopped();
     node.refuses_saying(&remove_shim(&child, &with_parent), Recovered, "child of").await;
 
     let with_child = id();

@@ -8,8 +8,7 @@ use super::reboot::reboot_for_process;
 use super::release::Frozen;
 use super::*;
 use crate::docker::fake::{Fake as Docker, Say as Said, listed};
-use nrh_core::action::{Action, CleanupOrphans};
-use nrh_core::examples::{CONT, KILL, SAFE_KILL};
+use nrh_core::examples::{KILL, SAFE_KILL};
 
 /// A node whose runtime is Docker, with the frozen shim of one container.
 struct Docked {
@@ -54,6 +53,13 @@ impl Docked {
             ..process_target(self.shim.as_target(Role::Shim), &self.sandbox)
         };
         command(action, FaultType::HungContainer, target)
+    }
+
+    /// Refuses for this reason both to resume the shim and to kill it.
+    async fn refuses_both(&self, reason: OutcomeReason) {
+        for action in [CONT, KILL] {
+            self.refuses(&self.command(action), reason).await;
+        }
     }
 }
 
@@ -124,31 +130,22 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
 async fn a_container_that_is_not_the_commanded_pods_or_runs_no_more_keeps_its_shim() {
     let docked = Docked::new();
     docked.hang();
-    let command = |action| docked.command(action);
-    let both = [CONT, KILL];
-
     // Started by hand: Docker lists it under no pod.
     docked.docker.lists(&[&docked.sandbox], &[]);
     docked.hang();
-    for action in both.clone() {
-        docked.refuses(&command(action), TargetGone).await;
-    }
+    docked.refuses_both(TargetGone).await;
     let entry =
         |state: &str, sandbox: &str| Said::Json(json!([listed(&docked.container, "container", sandbox, state)]));
     docked.docker.say("Containers", entry("exited", &docked.sandbox));
-    for action in both.clone() {
-        docked.refuses(&command(action), Recovered).await;
-    }
+    docked.refuses_both(Recovered).await;
     docked.docker.say("Containers", entry("running", &id()));
-    for action in both.clone() {
-        docked.refuses(&command(action), TargetChanged).await;
-    }
+    docked.refuses_both(TargetChanged).await;
     docked.docker.say("Containers", entry("running", &docked.sandbox));
-    let mut other = command(KILL);
+    let mut other = docked.command(KILL);
     other.target.pod = Some(pod("another"));
     docked.refuses(&other, TargetChanged).await;
     // The sandbox's shim is another one, and so is a neighbour's.
-    let mut other = command(KILL);
+    let mut other = docked.command(KILL);
     (other.target.container_id, other.target.sandbox_id) = (Some(id()), Some(docked.container.clone()));
     docked.refuses(&other, TargetChanged).await;
     docked.untouched();
@@ -159,17 +156,14 @@ async fn a_shim_of_dockers_on_a_node_with_another_runtime_is_nobodys() {
     let docked = Docked::new();
     docked.hang();
     docked.node.runtime.name("containerd");
-    for action in [CONT, KILL] {
-        docked.refuses(&docked.command(action), TargetChanged).await;
-    }
+    docked.refuses_both(TargetChanged).await;
     docked.untouched();
 }
 
 #[tokio::test]
 async fn a_hung_sandbox_is_released_by_its_own_shim() {
     let docked = Docked::new();
-    let shim = docked.node.stage.shim_of("moby", &docked.sandbox);
-    shim.stop();
+    let shim = docked.node.stage.shim_of("moby", &docked.sandbox).stopped();
     docked.docker.say(&format!("Inspect:{}", docked.sandbox), Said::Never);
     let target = process_target(shim.as_target(Role::Shim), &docked.sandbox);
     let command = command(KILL, FaultType::HungContainer, target);

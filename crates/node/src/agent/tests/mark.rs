@@ -8,7 +8,7 @@ use super::restart::Daemons;
 use super::*;
 use crate::bus::fake::{Login, unit};
 use crate::sentinel::{self, Folder, Mark};
-use nrh_core::action::{Action, MarkForReboot};
+use nrh_core::action::MarkForReboot;
 
 /// A node whose `/run` is in memory.
 struct Marked {

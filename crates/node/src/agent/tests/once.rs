@@ -2,11 +2,9 @@
 
 use std::sync::{Arc, Barrier};
 
-use super::super::claims::{Claims, Known, Moment, NoLeader};
+use super::super::claims::{Known, NoLeader};
 use super::*;
 use crate::reader::MAX_THREADS;
-use nrh_core::action::{Action, CleanupOrphans};
-use nrh_core::examples::CONT;
 
 #[tokio::test]
 async fn two_executors_started_together_signal_once() {

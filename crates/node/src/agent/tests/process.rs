@@ -220,6 +220,12 @@ impl Running {
         wait_until("the stop", || self.state() == Some('T'));
     }
 
+    /// The same, stopped from its beginning.
+    pub(super) fn stopped(self) -> Self {
+        self.stop();
+        self
+    }
+
     /// Its state letter; `None` once it has ended.
     pub(super) fn state(&self) -> Option<char> {
         let stat = proc::Handle::open(Path::new(PROC), self.pid).and_then(|handle| handle.stat()).ok()?;

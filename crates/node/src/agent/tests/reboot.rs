@@ -7,7 +7,7 @@ use super::restart::{CONTAINERD, Daemons, KUBELET, healthz};
 use super::*;
 use crate::bus::fake::{Login, Reboots, Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
-use nrh_core::action::{Action, Reboot};
+use nrh_core::action::Reboot;
 
 /// As the stand-in remembers it: the login manager is asked without a person at hand.
 const REBOOT: &str = "Reboot ";
@@ -123,8 +123,7 @@ async fn a_socket_that_is_not_there_is_no_sign_unless_systemd_says_that_the_runt
     let mut settings = daemons.settings();
     // Nor is one at a place of which no unit is known.
     settings.endpoint.socket = "/x/none.sock".into();
-    let outcome = settings.execute(&command).await;
-    daemons.left_alone(&outcome, CheckFailed, "no runtime socket");
+    daemons.left_alone(&settings.execute(&command).await, CheckFailed, "no runtime socket");
     let daemons = missing(unit("failed", "failed"));
     done(&daemons.execute(&command).await);
     rebooted(&daemons, 1);

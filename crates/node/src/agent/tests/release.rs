@@ -2,7 +2,6 @@
 
 use super::reboot::reboot_for_process;
 use super::*;
-use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::{KILL, SAFE_KILL};
 
 /// A node with a frozen shim, and a neighbour that differs in nothing but its id.
@@ -195,8 +194,7 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
         assert_eq!((process.state(), process.resumed()), (Some('T'), 0));
     }
     // Right process, wrong role in the command.
-    let shim = node.stage.shim(&sandbox);
-    shim.stop();
+    let shim = node.stage.shim(&sandbox).stopped();
     let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);
     let command = command(SAFE_KILL, FaultType::NetworkPluginHung, target);
     node.refuses(&command, TargetChanged).await;
@@ -214,8 +212,7 @@ async fn a_process_that_has_ended_is_gone_or_was_replaced() {
     });
     node.refuses(&command, TargetGone).await;
 
-    let second = node.stage.shim(&sandbox);
-    second.stop();
+    let second = node.stage.shim(&sandbox).stopped();
     let again = ActionCommand { operation_id: "again".to_owned(), ..command };
     node.refuses_saying(&again, TargetChanged, &second.pid.to_string()).await;
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
@@ -298,8 +295,7 @@ async fn a_stopped_conmon_is_resumed_and_never_killed() {
     wait_until("the trap", || conmon.resumed() == 1);
     // Another container's, and one that is not CRI-O's.
     node.refuses(&super::resume(&conmon, &id()), TargetChanged).await;
-    let podman = node.stage.conmon(&container, "agitated_bell");
-    podman.stop();
+    let podman = node.stage.conmon(&container, "agitated_bell").stopped();
     node.refuses(&super::resume(&podman, &container), TargetChanged).await;
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }

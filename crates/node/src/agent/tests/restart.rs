@@ -14,7 +14,7 @@ use crate::agent::Bounds;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
 use crate::proc::fake::{self, Entry, IDLE};
-use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
+use nrh_core::action::{Restart, RestartKubelet, RestartRuntime};
 use nrh_core::fault::Daemon;
 use nrh_core::restart_safety::{RestartSafety, Safety};
 use nrh_core::tri_state::TriState;
@@ -391,8 +391,7 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
         daemons.left_alone(&outcome, Protected, "the kubelet is inside something larger");
     }
     settings.endpoint.socket = PathBuf::from("/run/k3s/containerd/containerd.sock");
-    let outcome = settings.execute(&runtime()).await;
-    daemons.left_alone(&outcome, Protected, "is at no usual place");
+    daemons.left_alone(&settings.execute(&runtime()).await, Protected, "is at no usual place");
 
     // Neither is one started beside a kubelet that runs in none.
     let daemons = Daemons::of_kubelet(unit("inactive", "dead"));
@@ -513,8 +512,7 @@ async fn a_list_that_is_only_slow_is_not_hung() {
     // The call for the list is not of the time that the other checks have.
     settings.bounds.check = Duration::from_secs(1);
     let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
-    let outcome = settings.execute(&list).await;
-    daemons.left_alone(&outcome, Recovered, "lists its sandboxes");
+    daemons.left_alone(&settings.execute(&list).await, Recovered, "lists its sandboxes");
     // The controller waits three minutes for both.
     let restart = |check| Bounds::default().after(Duration::from_secs(check)).restart.as_secs();
     assert_eq!([restart(2), restart(120), restart(170)], [90, 50, 20]);
@@ -541,8 +539,7 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     let daemons = Daemons::of_running(unit("active", "running"));
     let mut settings = daemons.settings();
     settings.endpoint.socket = daemons.node.stage.path("cri-dockerd.sock");
-    let outcome = settings.execute(&runtime()).await;
-    daemons.left_alone(&outcome, Protected, "the runtime is Docker");
+    daemons.left_alone(&settings.execute(&runtime()).await, Protected, "the runtime is Docker");
     let outcome = settings.execute(&named(runtime(), "cri-docker.service")).await;
     daemons.left_alone(&outcome, CheckFailed, "is not known to systemd");
 

@@ -4,7 +4,6 @@ use super::restart::CONTAINERD;
 use super::*;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
-use nrh_core::action::{Action, CleanupOrphans};
 
 fn end(shim: &Running, sandbox_id: &str) -> ActionCommand {
     let target = process_target(shim.as_target(Role::Shim), sandbox_id);
@@ -31,8 +30,7 @@ async fn an_unresponsive_shim_is_ended_while_the_runtime_is_silent_and_no_other(
     let mut settings = node.settings();
     settings.endpoint.socket = node.stage.path("deserted.sock");
     drop(std::os::unix::net::UnixListener::bind(&settings.endpoint.socket).unwrap());
-    let again = node.stage.shim(&sandbox);
-    again.stop();
+    let again = node.stage.shim(&sandbox).stopped();
     done(&settings.execute(&end(&again, &sandbox)).await);
     assert_eq!((again.state(), neighbour.state()), (None, Some('T')));
 }
@@ -70,12 +68,10 @@ async fn a_shim_that_runs_or_has_something_alive_below_it_is_left_alone() {
     // That of a VM may hold it, with no child at all.
     let sandbox = id();
     let name = format!("{}/containerd-shim-kata-v2", id());
-    let vm = node.stage.orphan(&name, &["-namespace", "k8s.io", "-id", &sandbox]);
-    vm.stop();
+    let vm = node.stage.orphan(&name, &["-namespace", "k8s.io", "-id", &sandbox]).stopped();
     node.refuses(&end(&vm, &sandbox), Protected).await;
     let sandbox = id();
-    let docker = node.stage.shim_of("moby", &sandbox);
-    docker.stop();
+    let docker = node.stage.shim_of("moby", &sandbox).stopped();
     let refusal = node.execute(&end(&docker, &sandbox)).await;
     assert_eq!(refusal.state, OutcomeState::Refused, "{}", refusal.message);
     assert!([&runs, &client, &shim, &vm, &docker].into_iter().all(|process| process.state().is_some()));

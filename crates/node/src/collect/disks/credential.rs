@@ -13,6 +13,7 @@ use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
 
 use crate::collect::kubelet::settings::flag;
+use crate::proc::bounded::existing;
 use crate::proc::rooted;
 use crate::yaml;
 use nrh_core::observation::Credential;
@@ -89,14 +90,10 @@ fn renewed(root: &OwnedFd, args: &[String]) -> Result<Option<(String, Duration, 
     let folder = flag(args, "cert-dir").filter(|path| path.starts_with('/')).unwrap_or(CERT_DIR);
     let file = Path::new(folder).join(CURRENT);
     let place = file.display().to_string();
-    match rooted::read(root, &file, MAX_FILE) {
-        Ok(pem) => {
-            let (begin, end) = dates(pem.as_bytes()).ok_or_else(|| format!("no certificate can be read in {place}"))?;
-            Ok(Some((place, begin, end)))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{place}: {error}")),
-    }
+    let read = existing(rooted::read(root, &file, MAX_FILE)).map_err(|error| format!("{place}: {error}"))?;
+    let Some(pem) = read else { return Ok(None) };
+    let (begin, end) = dates(pem.as_bytes()).ok_or_else(|| format!("no certificate can be read in {place}"))?;
+    Ok(Some((place, begin, end)))
 }
 
 /// The certificate and its path; `None` where the kubelet uses another kind of credential.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::proc::{Groups, groups};
+use crate::proc::{Groups, groups, rooted};
 
 /// What the kubelet's own settings say of the control groups of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl PodGroups {
 
     /// The groups of all pods: none where the kubelet keeps none, and several where it has changed its driver.
     pub(crate) fn open(&self, root: impl AsFd) -> io::Result<Vec<OwnedFd>> {
-        self.places().iter().filter_map(|path| groups::open(&root, path).transpose()).collect()
+        self.places().iter().filter_map(|path| rooted::folder(&root, path).transpose()).collect()
     }
 
     /// Where the group of a pod's process may be that the kernel shows relative to the probe's own group, as it does to a probe in a

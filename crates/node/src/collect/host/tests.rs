@@ -9,7 +9,6 @@ use rustix::fs::{CWD, Mode, openat};
 
 use super::*;
 use crate::proc::fake::{self, Proc, Running};
-use crate::proc::rooted;
 
 fn daemon(process: &Running) -> Daemon {
     let start_ticks = process.handle().stat().unwrap().start_ticks;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::pods::PodGroups;
 use crate::proc::groups::{self, container_id, pod_uid};
+use crate::proc::rooted;
 use nrh_core::observation::UntrackedSeen;
 use nrh_core::text::bounded;
 
@@ -45,7 +46,7 @@ pub(super) fn find(root: &OwnedFd, search: &Search<'_>) -> io::Result<Option<Fou
     let (mut found, mut is_checked) = (Found::default(), false);
     // Of a kubelet whose driver was changed, the group of the other driver may still be there.
     for path in search.pods.places() {
-        let Some(pods) = groups::open(root, &path)? else { continue };
+        let Some(pods) = rooted::folder(root, &path)? else { continue };
         is_checked = true;
         let path = path.display().to_string();
         // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
@@ -53,7 +54,7 @@ pub(super) fn find(root: &OwnedFd, search: &Search<'_>) -> io::Result<Option<Fou
             if let Some(uid) = pod_uid(&name) {
                 of_pod(&pods, (&path, &name), &uid, search, &mut found)?;
             } else if is_class(&name) {
-                let Some(class) = groups::open(&pods, Path::new(&name))? else { continue };
+                let Some(class) = rooted::folder(&pods, Path::new(&name))? else { continue };
                 let path = format!("{path}/{name}");
                 for pod in groups::children(&class, MAX_GROUPS)? {
                     let Some(uid) = pod_uid(&pod) else { continue };
@@ -72,10 +73,10 @@ fn of_pod(
     search: &Search<'_>,
     found: &mut Found,
 ) -> io::Result<()> {
-    let Some(pod) = groups::open(parent, Path::new(name))? else { return Ok(()) };
+    let Some(pod) = rooted::folder(parent, Path::new(name))? else { return Ok(()) };
     for container in groups::children(&pod, MAX_GROUPS)? {
         let Some(id) = container_id(&container).filter(|id| !search.listed.contains(*id)) else { continue };
-        let Some(group) = groups::open(&pod, Path::new(&container))? else { continue };
+        let Some(group) = rooted::folder(&pod, Path::new(&container))? else { continue };
         // With version 2 the kernel reports on the whole subtree; a group with subgroups has no processes of its own.
         let events = groups::file(&group, "cgroup.events")?;
         let populated = events.map(|text| text.lines().any(|line| line == "populated 1"));
@@ -83,7 +84,7 @@ fn of_pod(
         // crun puts the processes of a container into a subgroup.
         if pids.is_empty() && populated == Some(true) {
             for below in groups::children(&group, MAX_GROUPS)? {
-                pids.extend(groups::open(&group, Path::new(&below))?.map(processes).transpose()?.unwrap_or_default());
+                pids.extend(rooted::folder(&group, Path::new(&below))?.map(processes).transpose()?.unwrap_or_default());
             }
         }
         // A group that has only threads in it has no age.

@@ -6,6 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
@@ -14,8 +15,7 @@ use crate::collect::host::PodGroups;
 use crate::proc::rooted;
 use crate::yaml;
 use nrh_core::go_duration;
-use nrh_core::observation::RUNTIME_REQUEST_TIMEOUT;
-use nrh_core::observation::{KubeletSettings, SettingsSource};
+use nrh_core::observation::{KubeletSettings, RUNTIME_REQUEST_TIMEOUT, SettingsSource};
 use nrh_core::text::bounded;
 
 use super::USUAL_HEALTHZ;
@@ -102,22 +102,14 @@ pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> 
 }
 
 pub(crate) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<(), String> {
-    if let Some(port) = flag(args, "healthz-port") {
-        settings.healthz_port = port.parse().map_err(|_| unreadable("--healthz-port", port))?;
-    }
-    if let Some(address) = flag(args, "healthz-bind-address") {
-        settings.healthz_address = address.parse().map_err(|_| unreadable("--healthz-bind-address", address))?;
-    }
+    set(&mut settings.healthz_port, args, "healthz-port")?;
+    set(&mut settings.healthz_address, args, "healthz-bind-address")?;
     if let Some(endpoint) = flag(args, "container-runtime-endpoint").filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
     }
     if let Some(server) = &mut settings.server {
-        if let Some(address) = flag(args, "address") {
-            server.address = address.parse().map_err(|_| unreadable("--address", address))?;
-        }
-        if let Some(port) = flag(args, "port") {
-            server.port = port.parse().map_err(|_| unreadable("--port", port))?;
-        }
+        set(&mut server.address, args, "address")?;
+        set(&mut server.port, args, "port")?;
         if let Some(on) = flag(args, "enable-server") {
             server.enabled = on != "false";
         }
@@ -212,16 +204,23 @@ fn no_address(key: &str) -> String {
     format!("{key} of the kubelet's configuration is not an IP address")
 }
 
-/// The error for a flag; every process of the node can read its value anyway.
-fn unreadable(flag: &str, value: &str) -> String {
-    bounded(&format!("the kubelet's {flag} is {value:?}, which is not understood"), 200)
+/// Sets the value to that of a flag, where the flag is given. The error shows the flag's text, which every process of the node can read
+/// anyway.
+fn set<T: FromStr>(value: &mut T, args: &[String], name: &str) -> Result<(), String> {
+    if let Some(text) = flag(args, name) {
+        *value = text
+            .parse()
+            .map_err(|_| bounded(&format!("the kubelet's --{name} is {text:?}, which is not understood"), 200))?;
+    }
+    Ok(())
 }
 
 fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), String> {
     let describe = |error: &dyn std::fmt::Display| {
         bounded(&format!("cannot read the kubelet's configuration {}: {error}", path.display()), 300)
     };
-    let text = read_in_root(process, path).map_err(|error| describe(&error))?;
+    let text = rooted::of_process(process, path).and_then(|(root, path)| rooted::read(root, &path, MAX_FILE));
+    let text = text.map_err(|error| describe(&error))?;
     let file = yaml::read(&text).map_err(|error| describe(&error))?;
     apply(settings, &file)
 }
@@ -254,12 +253,6 @@ fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
 fn listed(process: &Path, folder: &Path) -> io::Result<Dir> {
     let (root, folder) = rooted::of_process(process, folder)?;
     Ok(Dir::new(rooted::open(root, &folder, rooted::READ | OFlags::DIRECTORY)?)?)
-}
-
-/// Reads a file as the process sees it.
-fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
-    let (root, path) = rooted::of_process(process, path)?;
-    rooted::read(root, &path, MAX_FILE)
 }
 
 /// The last value of a flag, which is the one in force.

@@ -411,11 +411,11 @@ fn what_is_no_longer_listed_is_forgotten() {
 #[test]
 fn a_left_over_shim_is_asked_for_although_nothing_lists_it() {
     let mut table = table(1);
-    table.left_over(["left".to_owned()].into());
+    table.left_over = ["left".to_owned()].into();
     assert!(table.update_targets(&round(1)));
     let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::NotFound);
     assert!(asked.iter().any(|(_, id)| id == "left"), "{asked:?}");
-    table.left_over(BTreeSet::new());
+    table.left_over = BTreeSet::new();
     assert!(table.update_targets(&round(1)));
     assert!(!table.readings(Instant::now()).contains_key("left"));
 }
@@ -424,7 +424,7 @@ fn a_left_over_shim_is_asked_for_although_nothing_lists_it() {
 fn with_crio_every_running_container_is_asked_for_alone() {
     let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::CriO);
-    table.left_over(["left".to_owned()].into());
+    table.left_over = ["left".to_owned()].into();
     table.update_targets(&round(3));
     let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
     let ids: Vec<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
@@ -437,7 +437,7 @@ fn with_crio_every_running_container_is_asked_for_alone() {
 fn with_docker_every_container_and_every_sandbox_is_asked_for_and_no_shim_that_nobody_lists() {
     let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::Docker);
-    table.left_over(["left".to_owned()].into());
+    table.left_over = ["left".to_owned()].into();
     let mut listed = round(3);
     listed.containers[1].state = ContainerState::Created;
     listed.containers[2].state = ContainerState::Exited;
