@@ -126,11 +126,10 @@ pub fn cannot_end<'f>(
     // The result does not depend on the order of the faults.
     found.sort_by_key(|fault| (fault.state != FaultState::Confirmed, fault.kind, &fault.id));
     if let Some(fault) = found.first() {
-        let what = format!("{} ({})", fault.kind, fault.subject);
         return Some(match fault.state {
-            FaultState::Confirmed => CannotEnd::Known(format!("{what} is confirmed")),
-            FaultState::Suspected => CannotEnd::Uncertain(format!("{what} is suspected")),
-            FaultState::Clearing => CannotEnd::Uncertain(format!("{what} is not confirmed as resolved")),
+            FaultState::Confirmed => CannotEnd::Known(format!("{fault} is confirmed")),
+            FaultState::Suspected => CannotEnd::Uncertain(format!("{fault} is suspected")),
+            FaultState::Clearing => CannotEnd::Uncertain(format!("{fault} is not confirmed as resolved")),
         });
     }
     if kubelet_works != TriState::True {

@@ -23,7 +23,7 @@ use crate::finding::{Findings, Known};
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
     KubeletSeen, KubeletSettings, LimitSeen, ListRound, NetworkSeen, OrphanCheck, Owner, PortSeen, PossibleRole,
-    Pressure, ProcessRole, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
+    ProcessRole, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
     SettingsSource, Space, StatusSeen, TaskAnswer, UnprovenProcess, Usage,
 };
 use crate::thresholds::Thresholds;
@@ -191,13 +191,9 @@ impl Node {
                 container(OTHER_WORK, OTHER, "work"),
             ],
             sandboxes_again: vec![SANDBOX.into(), OTHER.into()],
-            containers_before: Duration::ZERO,
             answer_bytes: 3000,
-            orphan_checks: BTreeMap::new(),
-            unfinished: BTreeMap::new(),
-            asked_sandboxes: BTreeMap::new(),
-            removals: None,
             round: 1,
+            ..ListRound::default()
         };
         let shim = |pid, id: &str| process(pid, ProcessRole::Shim { id: id.into(), living_children: 2 });
         let processes = ProcessTable {
@@ -221,13 +217,9 @@ impl Node {
         Self {
             now: Duration::from_secs(1000),
             runtime: done(RuntimeSeen { name: "containerd".into(), version: "1.6.20".into() }),
-            status: done(StatusSeen {
-                network: Some(NetworkSeen { ready: true, reason: String::new(), message: String::new() }),
-            }),
+            status: done(StatusSeen { network: Some(NetworkSeen { ready: true, ..NetworkSeen::default() }) }),
             kind: RuntimeKind::Containerd,
             lists: done(lists),
-            sandbox_list_hung: false,
-            list_too_large: false,
             tasks,
             processes: done(processes),
             kubelet: done(kubelet),
@@ -236,7 +228,7 @@ impl Node {
             port: done(quick()),
             bus: done(BusSeen::Answered),
             clock: done(ClockSeen { most: Duration::from_secs(1), ..ClockSeen::default() }),
-            pressure: Pressure::default(),
+            ..Self::default()
         }
     }
 

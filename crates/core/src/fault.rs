@@ -198,6 +198,13 @@ pub struct Fault {
     pub evidence_bundle: Option<String>,
 }
 
+impl fmt::Display for Fault {
+    /// What it is and about what, for a sentence: `HungContainer (container log of kube-system/fluentd-x7k2p)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.kind, self.subject)
+    }
+}
+
 impl Fault {
     /// The stable id of a fault of this kind about the object named by `key`.
     ///

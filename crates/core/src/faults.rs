@@ -36,9 +36,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, ShowsIn};
+pub use spec::{ByDaemon, FaultSpec, Helps, Holds, Remedy, ShowsIn};
 
-use crate::fault::{Fault, FaultState, FaultType, Subject, Target};
+use crate::fault::{Fault, FaultGroup, FaultState, FaultType, Subject, SubjectKind, Target};
 use crate::finding::{Check, Coverage, Detected, Findings, Harm, STALE, Sighting, Verdict, answer};
 use crate::observation::{Observations, Reading};
 use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
@@ -94,12 +94,13 @@ impl FaultType {
 
     /// Whether such a fault can name a pod.
     pub fn can_name_a_pod(self) -> bool {
-        self.spec().pod() != PodScope::Never
+        self.spec().group == Some(FaultGroup::Pods)
     }
 
     /// Whether there always is a pod that such a fault is about: where it names none, nobody could tell which.
     pub fn is_of_a_pod(self) -> bool {
-        self.spec().pod() == PodScope::Always
+        // The pod of a leaked shim may be gone without a trace.
+        self.can_name_a_pod() && self.spec().subject != SubjectKind::Shim
     }
 
     /// Usual time from the first sign to `Confirmed`: what `nrh generate thresholds` prints, and a timeline takes for it.

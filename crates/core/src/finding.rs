@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
-use crate::observation::{ListRound, Observations, ProcessRole, ProcessSeen, ProcessTable, Reading, RuntimeKind};
+use crate::observation::{
+    ListRound, Observations, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, Reading, RuntimeKind,
+};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Confirmation, NO_PROGRESS_TIME, Thresholds};
 
-pub(crate) use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
+pub(crate) use naming::{bounded_pod, container_of, describe, evidence, of_pod, phrase, pod_of, process_ref, short};
 
 /// Age from which an answer proves nothing about now. Its collector checks far more often.
 pub(crate) const STALE: Duration = Duration::from_mins(3);
@@ -116,7 +118,8 @@ impl Verdict {
         reading.map_or_else(|verdict| verdict, |(_, checked)| Self::Clean { checked })
     }
 
-    /// The verdict on one object that was checked and is neither faulty nor clean yet. It is no gap of the condition.
+    /// Not decided yet: nobody has checked, or what was checked is neither faulty nor clean. Of one object alone it is no gap of the
+    /// condition.
     pub(crate) fn undecided(detail: &str) -> Self {
         Self::unknown(ConditionReason::NotYetChecked, detail)
     }
@@ -140,6 +143,11 @@ impl Coverage {
     pub(crate) fn undecided(key: &str, checked: Duration, detail: &str) -> Self {
         let named = BTreeMap::from([(key.to_owned(), Verdict::undecided(detail))]);
         Self { named, others: Verdict::Clean { checked } }
+    }
+
+    /// Gives the object with this key a verdict of its own.
+    pub(crate) fn note(&mut self, key: &str, verdict: Verdict) {
+        self.named.insert(key.to_owned(), verdict);
     }
 
     /// The verdict on the object with this key.
@@ -294,7 +302,7 @@ pub(crate) fn answer<'a, T>(
             ConditionReason::Stale,
             &format!("the last check of {what} is {} s old", age.as_secs()),
         )),
-        Reading::Never => Err(Verdict::unknown(ConditionReason::NotYetChecked, &format!("{what}: not checked yet"))),
+        Reading::Never => Err(Verdict::undecided(&format!("{what}: not checked yet"))),
         Reading::Hung { .. } => Err(Verdict::failed(&format!("the check of {what} does not come back"))),
         Reading::Failed { error, .. } => Err(Verdict::failed(&format!("the check of {what} failed: {error}"))),
         Reading::Unavailable { reason } => Err(Verdict::failed(&format!("cannot check {what}: {reason}"))),
@@ -303,7 +311,7 @@ pub(crate) fn answer<'a, T>(
 
 /// The verdict while the kind of the runtime is not known: each kind can report different things.
 pub(crate) fn kind_not_known() -> Verdict {
-    Verdict::unknown(ConditionReason::NotYetChecked, "which runtime it is is not known yet")
+    Verdict::undecided("which runtime it is is not known yet")
 }
 
 /// Whether the probe can ask about single containers at all; else why not.
@@ -346,6 +354,12 @@ pub(crate) fn is_daemon_of(kind: RuntimeKind, process: &ProcessSeen) -> bool {
 /// The verdict on a process that is missing from the table. Absence is evidence, unless the table may lack processes of the node.
 pub(crate) fn absent(table: &ProcessTable, checked: Duration) -> Verdict {
     Verdict::clean_unless(table.left_out.processes.as_deref(), checked)
+}
+
+/// The same for a process of this role and of at least this age: an unproven process may be the one that is missing.
+pub(crate) fn absent_of(role: PossibleRole, age: Duration, table: &ProcessTable, checked: Duration) -> Verdict {
+    let unproven = table.unproven.iter().find(|process| process.possible_role == role && process.age >= age);
+    unproven.map_or_else(|| absent(table, checked), naming::unproven)
 }
 
 /// Whether the process table shows a process that only the node's own table can show.

@@ -9,6 +9,11 @@ pub fn since(now: Timestamp, then: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or(Duration::ZERO)
 }
 
+/// `at + wait`; `at` itself if that is beyond all times.
+pub fn after(at: Timestamp, wait: Duration) -> Timestamp {
+    at.checked_add(wait).unwrap_or(at)
+}
+
 /// A time for people, to the second.
 pub fn clock(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()

@@ -124,6 +124,11 @@ impl Rule {
         self.steps.iter().any(Step::acts)
     }
 
+    /// The step at this index.
+    pub fn step(&self, index: u32) -> Option<&Step> {
+        self.steps.get(usize::try_from(index).ok()?)
+    }
+
     /// Whether the cordon stays after the remediation, for its own sake.
     pub fn keeps_cordon(&self) -> bool {
         self.steps.iter().any(|step| step.action.quarantine().is_some())

@@ -309,7 +309,7 @@ impl Remediation {
     /// The action of one of its attempts, and the fault that it is for.
     pub fn purpose(&self, step: &StepRecord) -> String {
         let fault = self.fault(&step.fault_id);
-        let fault = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+        let fault = fault.map_or_else(String::new, |fault| format!(" for {fault}"));
         format!("{}{fault}", step.phrase())
     }
 

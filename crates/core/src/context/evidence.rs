@@ -23,8 +23,8 @@ pub(crate) fn require_fresh(
     match node.probe {
         Probe::Reporting if node.arrived().is_none() => {
             let message = format!(
-                "{} ({}): when the probe of {} reported last is not known, as after a start of the controller or a change of the node's clock; a new check was requested",
-                fault.kind, fault.subject, node.name
+                "{fault}: when the probe of {} reported last is not known, as after a start of the controller or a change of the node's clock; a new check was requested",
+                node.name
             );
             return Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN));
         }
@@ -43,12 +43,7 @@ pub(crate) fn require_fresh(
     }
     let limit = ctx.settings.evidence_max_age;
     if seen.checked > limit {
-        let message = format!(
-            "{} ({}): its last check is older than {}s; a new check was requested",
-            fault.kind,
-            fault.subject,
-            limit.as_secs()
-        );
+        let message = format!("{fault}: its last check is older than {}s; a new check was requested", limit.as_secs());
         return Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN));
     }
     Ok(())

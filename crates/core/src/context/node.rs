@@ -170,6 +170,11 @@ impl<'a> NodeContext<'a> {
         self.report.filter(|_| self.owns_report())
     }
 
+    /// The boot id that the probe reports of this very node, however old the report is.
+    pub fn own_boot_id(&self) -> Option<&'a str> {
+        self.own_report()?.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str())
+    }
+
     /// Returns the current command to any node of this name.
     pub fn command(&self) -> Option<&'a ActionCommand> {
         self.command?.command.as_ref()
@@ -181,9 +186,14 @@ impl<'a> NodeContext<'a> {
         self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.command.as_ref()
     }
 
-    /// Remediations in Enforce mode on nodes of this name, as far as they are kept.
+    /// Remediations on nodes of this name, as far as they are kept: the open ones, then the finished ones.
+    pub fn remediations(&self) -> impl Iterator<Item = &Remediation> {
+        self.open.iter().chain(&self.finished).copied()
+    }
+
+    /// Those in Enforce mode.
     fn real(&self) -> impl Iterator<Item = &Remediation> {
-        self.open.iter().chain(&self.finished).copied().filter(|remediation| remediation.mode == Mode::Enforce)
+        self.remediations().filter(|remediation| remediation.mode == Mode::Enforce)
     }
 
     /// Remediations of that policy in Enforce mode on nodes of this name.

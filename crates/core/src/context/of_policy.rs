@@ -14,7 +14,7 @@ pub(crate) fn policy_of<'a>(ctx: ClusterContext<'a>, remediation: &Remediation) 
 /// The step of the policy that the attempt was made for, if the policy still has it.
 pub(crate) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record: &StepRecord) -> Option<&'p Step> {
     let rule = policy.rule(&remediation.fault(&record.fault_id)?.rule)?;
-    let step = rule.steps.get(usize::try_from(record.step_index).ok()?)?;
+    let step = rule.step(record.step_index)?;
     // A policy that has changed must not turn one action into another. A step that is a dry run now does not count as the step.
     (step.action.is_recorded_as(&record.action) && step.mode == Mode::Enforce).then_some(step)
 }
@@ -44,14 +44,16 @@ pub(crate) fn policy_stops(
     // An unknown match ends nothing. A match that is known by now ends the remediation, so that the matching rule can apply.
     let ruled = open().filter_map(|fault| Some((node.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
     for (fault, rule) in ruled {
-        let (what, name) = (format!("{} ({})", fault.kind, fault.subject), &policy.name);
+        let name = &policy.name;
         match policy.still_means(rule, fault, &node.around) {
             Applicability::Other(other) => {
                 let (other, rule) = (&other.name, &rule.name);
-                return Some(format!("{what} is for rule {other} of policy {name} by now, which precedes rule {rule}"));
+                return Some(format!(
+                    "{fault} is for rule {other} of policy {name} by now, which precedes rule {rule}"
+                ));
             }
             Applicability::No(why) => {
-                return Some(format!("rule {} of policy {name} is not for {what} any more: {why}", rule.name));
+                return Some(format!("rule {} of policy {name} is not for {fault} any more: {why}", rule.name));
             }
             Applicability::Yes | Applicability::Perhaps(..) => {}
         }
@@ -81,8 +83,8 @@ pub(crate) fn uncertain(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Miss
         (BlockReason::RuleAmbiguous, todo)
     };
     let message = format!(
-        "{} ({}): it is not known whether rule {} of policy {} applies, by match.{}: {}; no other rule takes it meanwhile: {todo}",
-        fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
+        "{fault}: it is not known whether rule {} of policy {} applies, by match.{}: {}; no other rule takes it meanwhile: {todo}",
+        rule.name, policy.name, lack.field, lack.what
     );
     Block::new(reason, &message)
 }

@@ -33,9 +33,7 @@ pub(crate) fn unchecked(node: &NodeContext<'_>, fault: &Fault, stuck_for: Durati
     if has_reported && has_checked {
         return None;
     }
-    let message = format!(
-        "{} ({}): the probe of {} has not checked its cause yet; a new check was requested",
-        fault.kind, fault.subject, node.name
-    );
+    let message =
+        format!("{fault}: the probe of {} has not checked its cause yet; a new check was requested", node.name);
     Some(Block::new(BlockReason::StaleEvidence, &message))
 }

@@ -131,6 +131,12 @@ fn only_of<'f>(findings: &'f Findings, kind: FaultType, key: &str) -> &'f Sighti
     sighting
 }
 
+/// The text begins like this.
+#[track_caller]
+fn begins(text: &str, beginning: &str) {
+    assert!(text.starts_with(beginning), "{beginning:?} is not the beginning of: {text}");
+}
+
 fn first_of(findings: &Findings, kind: FaultType) -> &Sighting {
     findings.sightings.iter().find(|one| one.kind == kind).unwrap()
 }

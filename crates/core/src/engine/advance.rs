@@ -166,20 +166,20 @@ fn may_join<'p>(
     slots: &mut Slots,
 ) -> Result<&'p Rule, Block> {
     let (remediation, fault) = (&update.remediation, seen.fault.as_ref());
-    let (kind, name, what) = (fault.kind, &remediation.name, format!("{} ({})", fault.kind, fault.subject));
+    let (kind, name) = (fault.kind, &remediation.name);
     let waits = |message: String| Err(Block::new(BlockReason::LowerUrgency, &message));
     let known = remediation.fault(&fault.id);
     if known.is_some_and(|fault| fault.state == Resolution::Exhausted) {
         let is_fresh = evidence::require_fresh(cx.node, seen, cx.cluster).is_ok();
         let how = if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
-        let message = format!("{what}: no step is left {how}; a person is needed");
+        let message = format!("{fault}: no step is left {how}; a person is needed");
         return Err(Block::new(BlockReason::StepsExhausted, &message));
     }
     if !cx.node.policies.iter().any(|selecting| selecting.name == cx.policy.name) {
         // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
         let (policy, node) = (&cx.policy.name, cx.node.name);
         return waits(format!(
-            "{what}: policy {policy} does not select node {node} any more; its remediation {name} has the node until its end"
+            "{fault}: policy {policy} does not select node {node} any more; its remediation {name} has the node until its end"
         ));
     }
     let other = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name);
@@ -189,15 +189,12 @@ fn may_join<'p>(
         }
         let (policy, other) = (&cx.policy.name, &other.name);
         return waits(format!(
-            "{what} is for policy {other}; remediation {name} of policy {policy} has the node until its end"
+            "{fault} is for policy {other}; remediation {name} of policy {policy} has the node until its end"
         ));
     }
-    let scope = cx.scope();
     let rule = cause::judge(cx, seen)?;
     // It is as new as a fault that would open a remediation.
-    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(cx.node))) {
-        return Err(blocked.into());
-    }
+    cx.require_unblocked()?;
     // A booting node shows many faults that resolve by themselves.
     if let Some(block) = in_progress(remediation).filter(|_| boot::is_under_way(remediation)) {
         return Err(block);
@@ -205,7 +202,7 @@ fn may_join<'p>(
     if let Some(block) = readiness::after_storm(cx, kind, rule, slots) {
         return Err(block);
     }
-    if let Some(scope) = scope.filter(|scope| scope.limits(kind) && !remediation.kinds().contains(&kind))
+    if let Some(scope) = cx.scope().filter(|scope| scope.limits(kind) && !remediation.kinds().contains(&kind))
         && let Some(block) = limited(cx.ctx, cx.node, scope, update, kind, slots)
     {
         return Err(block);

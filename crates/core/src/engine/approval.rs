@@ -14,7 +14,7 @@ use super::update::RemediationUpdate;
 use super::{PolicyContext, attempt};
 use crate::context::Block;
 use crate::human_duration::written;
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
 use crate::procedure::{self, boot, executors, pending_operation};
@@ -118,11 +118,10 @@ fn asked_at(update: &RemediationUpdate, record: &StepRecord) -> Timestamp {
 }
 
 fn awaited(update: &RemediationUpdate, record: &StepRecord, step: &Step) -> Block {
-    let until = record.scheduled_at.checked_add(step.approval_timeout).unwrap_or(record.scheduled_at);
     let message = format!(
         "{} waits for a person until {}: {}",
         record.phrase(),
-        clock(until),
+        clock(after(record.scheduled_at, step.approval_timeout)),
         update.remediation.approve_command(&record.operation_id)
     );
     Block::new(BlockReason::AwaitingApproval, &message)

@@ -45,7 +45,7 @@ pub(super) fn record(
 /// Says in the message of the remediation what the attempt is for, and how it goes on.
 pub(super) fn announce(remediation: &mut Remediation, record: &StepRecord, how: &str) {
     if let Some(fault) = remediation.fault(&record.fault_id) {
-        let message = format!("{} for {} ({}){how}", record.phrase(), fault.kind, fault.subject);
+        let message = format!("{} for {fault}{how}", record.phrase());
         remediation.say(&message);
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn confirmed<'f>(
             Some(_) => "is not confirmed any more",
             None => "is not observed now, and is not confirmed to be resolved",
         };
-        let message = format!("{} ({}) on {} {how}", open_fault.kind, open_fault.subject, cx.node.name);
+        let message = format!("{open_fault} on {} {how}", cx.node.name);
         Block::new(BlockReason::NotConfirmed, &message)
     })
 }

@@ -72,10 +72,7 @@ fn causes<'f>(
 
 fn suspected(node: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
     let cause = causes(node, fault, FaultState::Suspected).next()?;
-    let message = format!(
-        "{} ({}): {} ({}) is suspected to be the cause, and is confirmed or cleared first",
-        fault.kind, fault.subject, cause.fault.kind, cause.fault.subject
-    );
+    let message = format!("{fault}: {} is suspected to be the cause, and is confirmed or cleared first", cause.fault);
     Some(Block::new(BlockReason::NotConfirmed, &message))
 }
 
@@ -92,10 +89,7 @@ fn cause_of_other_policy(cx: PolicyContext<'_>, fault: &Fault) -> Option<Block> 
         let acts = rule.steps.iter().find(|step| step.resolves()).is_some_and(|step| !step.needs_approval());
         (is_open && acts).then_some((cause, other))
     })?;
-    let message = format!(
-        "{} ({}): its cause {} ({}) goes first; policy {} remediates it",
-        fault.kind, fault.subject, cause.fault.kind, cause.fault.subject, other.name
-    );
+    let message = format!("{fault}: its cause {} goes first; policy {} remediates it", cause.fault, other.name);
     Some(Block::new(BlockReason::LowerUrgency, &message).until(MAX_CAUSE_WAIT.saturating_sub(cause.lasted)))
 }
 

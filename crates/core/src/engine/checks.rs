@@ -8,7 +8,7 @@ use super::{Ctx, PolicyContext, limits};
 use crate::context::{Block, NodeContext, of_policy};
 use crate::fault::Fault;
 use crate::faults::ShowsIn;
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
 use crate::policy::{Applicability, Rule, RuleMatch, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
@@ -23,20 +23,18 @@ const FREE_WAIT: Duration = Duration::from_secs(10);
 pub(super) fn still_asked_for(cx: PolicyContext<'_>, rule: &Rule, fault: &Fault, step: &Step) -> Result<(), Block> {
     let PolicyContext { node, policy, .. } = cx;
     if fault.kind.spec().shows_in == ShowsIn::Condition && !rule.is_for(fault) {
-        let message =
-            format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+        let message = format!("{fault}: its reason now is none that rule {} names", rule.name);
         return Err(Block::new(BlockReason::NotConfirmed, &message));
     }
     match policy.still_means(rule, fault, &node.around) {
         Applicability::No(why) => {
-            let message =
-                format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
+            let message = format!("{fault}: rule {} is not for it any more: {why}", rule.name);
             Err(Block::new(BlockReason::NotConfirmed, &message))
         }
         Applicability::Other(other) => {
             let message = format!(
-                "{} ({}) is for rule {} of policy {} by now, which precedes rule {}",
-                fault.kind, fault.subject, other.name, policy.name, rule.name
+                "{fault} is for rule {} of policy {} by now, which precedes rule {}",
+                other.name, policy.name, rule.name
             );
             Err(Block::new(BlockReason::NotConfirmed, &message))
         }
@@ -134,13 +132,12 @@ pub(super) fn cooled_down(
         );
         return Err(Block::new(BlockReason::Cooldown, &message).until(block_timeout.saturating_sub(age)));
     }
-    let until = finished.checked_add(wait).unwrap_or(finished);
     let message = format!(
         "{} on {}: {} waits for its cool-down until {}",
         open_fault.kind,
         node.name,
         last.phrase(),
-        clock(until)
+        clock(after(finished, wait))
     );
     Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
 }

@@ -69,6 +69,12 @@ impl<'a> PolicyContext<'a> {
     pub fn scope(self) -> Option<&'a Scope<'a>> {
         self.ctx.scopes.get(self.policy.name.as_str())
     }
+
+    /// Whether the policy may start anything new on the node, slots aside.
+    pub fn require_unblocked(self) -> Result<(), Block> {
+        let blocked = self.scope().and_then(|scope| scope.blocked(Some(self.node)));
+        blocked.map_or(Ok(()), |blocked| Err(blocked.into()))
+    }
 }
 
 /// Decides what the controller does now, what is blocked and why, and when to decide again.

@@ -28,10 +28,8 @@ pub(super) fn remember_simulated<'a>(
         // Steps before the last one are dry runs of their own.
         let step = remediation.steps.last();
         let rule = step.and_then(|step| remediation.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
-        let timeout = step
-            .zip(rule)
-            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.step_index).ok()?))
-            .map_or(ctx.settings.answer_within, |step| step.timeout);
+        let step = step.zip(rule).and_then(|(step, rule)| rule.step(step.step_index));
+        let timeout = step.map_or(ctx.settings.answer_within, |step| step.timeout);
         let age = since(ctx.snapshot.now, remediation.started_at);
         let is_there = remediation.faults.iter().any(|fault| node.find(&fault.id).is_some());
         if age < timeout && is_there {

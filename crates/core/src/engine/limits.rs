@@ -1,5 +1,6 @@
 //! The narrower limits of a policy now: the maximum, the current count, and where no further action is allowed.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::budget::Slots;
 use crate::context::Nodes;
-use crate::moment::since;
+use crate::moment::{after, since};
 use crate::plan::{FaultLimitView, LimitsView, MAX_SHOWN, NodeAtLimit, TopologyLimitView};
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
@@ -27,11 +28,11 @@ pub(super) fn status_view(
     let limits = &policy.limits;
     let each = limits.per_topology.iter().zip(groups);
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
-    let (rooms, topologies_left_out) = least(rooms);
+    let (rooms, topologies_left_out) = least(rooms, Ord::cmp);
     let spent =
         nodes.values().filter_map(|node| spent(node.name, node.remediations_by(policy), policy, now, answer_within));
-    let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.actions, one.is_slow));
-    let (spent, spent_left_out) = least(spent.collect());
+    let by_wait = |a: &NodeAtLimit, b: &NodeAtLimit| b.until.cmp(&a.until).then_with(|| a.node.cmp(&b.node));
+    let (spent, spent_left_out) = least(spent.collect(), by_wait);
     LimitsView {
         topologies: rooms.into_iter().map(|(_, room)| room.view()).collect(),
         topologies_left_out,
@@ -44,27 +45,19 @@ pub(super) fn status_view(
                 max_in_flight: limit.max_in_flight.of(selected),
             })
             .collect(),
-        spent: spent
-            .into_iter()
-            .map(|(until, node_name, acts, is_slow)| NodeAtLimit {
-                node: node_name,
-                actions: acts,
-                is_slow,
-                until: until.0,
-            })
-            .collect(),
+        spent,
         spent_left_out,
     }
 }
 
 /// The first entries, in order, and how many more there are. There may be one for each of ten thousand nodes.
-fn least<T: Ord>(mut all: Vec<T>) -> (Vec<T>, u32) {
+fn least<T>(mut all: Vec<T>, by: impl Fn(&T, &T) -> Ordering) -> (Vec<T>, u32) {
     let more = all.len().saturating_sub(MAX_SHOWN);
     if more > 0 {
-        all.select_nth_unstable(MAX_SHOWN);
+        all.select_nth_unstable_by(MAX_SHOWN, &by);
         all.truncate(MAX_SHOWN);
     }
-    all.sort_unstable();
+    all.sort_unstable_by(by);
     (all, u32::try_from(more).unwrap_or(u32::MAX))
 }
 
@@ -154,7 +147,7 @@ pub(super) fn spent<'r>(
     let slow = long(busy, (limit.window / BUSY).max(longest(policy, answer_within)), limit.window);
     let slow = slow.filter(|at| since(now, *at) < limit.window);
     let at = often.max(slow)?;
-    let until = at.checked_add(limit.window).unwrap_or(at);
+    let until = after(at, limit.window);
     let acts = u32::try_from(executed.len()).unwrap_or(u32::MAX);
     Some(NodeAtLimit { node: node_name.to_owned(), actions: acts, is_slow: slow > often, until })
 }

@@ -75,16 +75,12 @@ pub(super) fn begin<'a>(
             )),
             None => start(ctx, nodes, manual, busy, slots, requeue),
         };
-        let no = match started {
+        match started {
             Ok(update) => {
                 first.insert(&manual.node, manual);
                 begun.updates.push(update);
-                continue;
             }
-            Err(no) => no,
-        };
-        match no {
-            No::Never(why) => {
+            Err(No::Never(why)) => {
                 // A person's cancellation stops the engine too, whether or not anything had begun.
                 begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
                 let message = manual
@@ -95,7 +91,7 @@ pub(super) fn begin<'a>(
                     manual.refused(&message.unwrap_or_else(|| format!("not started: {why}")), ctx.snapshot.now);
                 begun.effects.push(Effect::WriteRemediation(Box::new(remediation)));
             }
-            No::Now(block) => {
+            Err(No::Now(block)) => {
                 first.insert(&manual.node, manual);
                 // The controller does not write every changed number: in an incident many requests wait, and the API server is busy.
                 let why = format!("cannot start yet ({:?}): ", block.reason);
@@ -151,7 +147,7 @@ fn start<'a>(
     let cx = PolicyContext { ctx, node, policy };
     let mut update = RemediationUpdate::new(manual.begun(ctx.snapshot.now), SlotReservation::of_new(slots));
     let (rule, open_fault) = step_index(cx, &update.remediation, manual, seen)?;
-    room(ctx, nodes, node, (manual, seen.fault.kind), slots)?;
+    room(cx, nodes, (manual, seen.fault.kind), slots)?;
 
     update.remediation.faults.push(open_fault.clone());
     next_step::reserve_for_most_urgent(cx, &mut update);
@@ -294,19 +290,18 @@ fn step_index<'p>(
     seen: &ObservedFault<'_>,
 ) -> Result<(&'p Rule, RemediationFault), No> {
     let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
-    let what = format!("{} ({})", fault.kind, fault.subject);
     let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
         RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack).into()),
         RuleMatch::Nothing => {
             let severity = fault.severity.as_str();
-            return never(format!("policy {} has no rule for {what} of severity {severity}", cx.policy.name));
+            return never(format!("policy {} has no rule for {fault} of severity {severity}", cx.policy.name));
         }
     };
     // Another policy would take over the fault during the remediation.
     if let Some(other) = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name) {
         let (name, other) = (&cx.policy.name, &other.name);
-        return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
+        return never(format!("{fault} is for policy {other}, which goes before {name}: start it by that one"));
     }
     let no_such_step =
         || format!("rule {} of policy {} has no step {} for it", rule.name, cx.policy.name, action.as_str());
@@ -326,17 +321,14 @@ fn step_index<'p>(
 }
 
 /// Checks that the node has room for one more remediation. The checks are those of the engine, except for storms.
-fn room<'a>(
-    ctx: Ctx<'a>,
-    nodes: &Nodes<'a>,
-    node: &NodeContext<'a>,
+fn room(
+    cx: PolicyContext<'_>,
+    nodes: &Nodes<'_>,
     (manual, kind): (&OpenManualRequest, FaultType),
     slots: &Slots,
 ) -> Result<(), Block> {
-    let scope = ctx.scopes.get(manual.policy.as_str());
-    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(node))) {
-        return Err(blocked.into());
-    }
+    cx.require_unblocked()?;
+    let (scope, node) = (cx.scope(), cx.node);
     if let Some(unseen) = slots.unseen_remediation(node.name, &manual.name) {
         let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message));
@@ -344,7 +336,7 @@ fn room<'a>(
     let own = slots.slot(&manual.name);
     if let Some(slot) = own.filter(|slot| (&slot.node, &slot.policy) != (&manual.node, &manual.policy)) {
         let message = format!("a slot for node {} is taken under the same name until it is released", slot.node);
-        return Err(Block::new(BlockReason::InProgress, &message).until(ctx.settings.cache_lag));
+        return Err(Block::new(BlockReason::InProgress, &message).until(cx.settings.cache_lag));
     }
     // The current fleet decides on the slot that the request may hold already, not the fleet of that time.
     let others = own.is_some().then(|| slots.without(&manual.name));

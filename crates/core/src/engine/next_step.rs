@@ -74,7 +74,7 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         let Some(step) = step.filter(|_| steps < MAX_STEPS) else {
             open_fault.state = Resolution::Exhausted;
             let why = if is_full { "the remediation has reached its limit of steps" } else { "no step is left" };
-            update.remediation.say(&format!("{} ({}): {why}; a person is needed", open_fault.kind, open_fault.subject));
+            update.remediation.say(&format!("{open_fault}: {why}; a person is needed"));
             replace(&mut update.remediation, open_fault);
             return Ok(());
         };

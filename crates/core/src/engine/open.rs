@@ -222,9 +222,7 @@ fn begin(
         let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(cx, seen));
         return Err(dry_run::block(policy, known));
     };
-    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(node))) {
-        return Err(blocked.into());
-    }
+    cx.require_unblocked()?;
     let uid = node.view.map_or_else(String::new, |view| view.uid.clone());
     let name = name(ctx, node, &uid, first, opened);
     if let Some(unseen) = slots.unseen_remediation(node.name, &name) {
@@ -293,9 +291,7 @@ fn name(
     let one = remediation_name(node.name, uid, &first.fault, 1);
     let stem = one.strip_suffix('1').unwrap_or(&one);
     let last = node
-        .finished
-        .iter()
-        .chain(&node.open)
+        .remediations()
         .filter_map(|remediation| remediation.name.strip_prefix(stem)?.parse::<u32>().ok())
         .max()
         .unwrap_or(0);

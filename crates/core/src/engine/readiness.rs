@@ -8,7 +8,7 @@ use super::{Ctx, PolicyContext, scope, select};
 use crate::budget::{Kinds, Slots};
 use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, exclusion, of_policy, unreadable};
 use crate::fault::{Fault, FaultType};
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
 use crate::policy::{Mode, Rule, RuleMatch, why_none};
 use crate::remediation::{CancelledRemediation, Phase, Remediation, RemediationFault, Resolution};
@@ -45,13 +45,8 @@ pub(super) fn of_fault<'p>(cx: PolicyContext<'p>, seen: &ObservedFault<'_>) -> R
     remembered(cx.ctx, cx.node, fault)?;
     let lasted = conditions::lasted(cx.node, seen, rule);
     if lasted < rule.min_duration {
-        let message = format!(
-            "{} ({}): rule {} waits until it has been there for {}s",
-            fault.kind,
-            fault.subject,
-            rule.name,
-            rule.min_duration.as_secs()
-        );
+        let message =
+            format!("{fault}: rule {} waits until it has been there for {}s", rule.name, rule.min_duration.as_secs());
         return Err(
             Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
         );
@@ -163,8 +158,7 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
     let recent = || node.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
     let block = |message: String, at: jiff::Timestamp| {
-        let until = at.checked_add(memory).unwrap_or(at);
-        let message = format!("{message}; not tried again before {}", clock(until));
+        let message = format!("{message}; not tried again before {}", clock(after(at, memory)));
         Err(Block::new(BlockReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
     };
     let gave_up = |e: &Remediation| {
@@ -178,8 +172,7 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
         evidence::may_be_touched(node, fault.kind)?;
     }
     if let Some((remediation, at)) = tried.into_iter().max_by_key(|(_, at)| *at) {
-        let message =
-            format!("{} ({}) was not resolved by remediation {}", fault.kind, fault.subject, remediation.name);
+        let message = format!("{fault} was not resolved by remediation {}", remediation.name);
         return block(message, at);
     }
     if let Some(stopped) = stopped(ctx, node) {
@@ -197,9 +190,7 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
     match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
         Some(at) => {
             let message = format!(
-                "{} ({}) came back {} times within {} min after it was resolved",
-                fault.kind,
-                fault.subject,
+                "{fault} came back {} times within {} min after it was resolved",
                 times.len(),
                 memory.as_secs() / 60
             );

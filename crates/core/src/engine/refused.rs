@@ -8,24 +8,15 @@ use std::time::Duration;
 
 use super::Ctx;
 use crate::context::Block;
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Rule;
-use crate::remediation::{Remediation, RemediationFault, StepRecord};
-use crate::text::bounded;
+use crate::remediation::{Remediation, RemediationFault};
 
 /// How often the engine tries a step that the API server rejects.
 pub(super) const TRIES: usize = 3;
 /// Minimum wait after a rejection, whatever the cool-down of the step is.
 const LEAST_WAIT: Duration = Duration::from_secs(10);
-/// Maximum length of the API server's message that is repeated. The record has the rest.
-const MAX_SENTENCE: usize = 320;
-
-/// How long the engine tries nothing further for the fault.
-fn wait(rule: &Rule, record: &StepRecord) -> Duration {
-    let step = usize::try_from(record.step_index).ok().and_then(|step_index| rule.steps.get(step_index));
-    step.map_or(LEAST_WAIT, |step| step.cooldown.max(LEAST_WAIT))
-}
 
 /// Blocks every step for the fault while the last attempt was rejected too recently.
 pub(super) fn cooled_down(
@@ -38,7 +29,8 @@ pub(super) fn cooled_down(
         remediation.steps.iter().rev().find(|record| record.fault_id == open_fault.id && record.state.is_final());
     let Some(record) = last.filter(|record| record.is_refused_call()) else { return Ok(()) };
     let Some(finished) = record.finished_at else { return Ok(()) };
-    let (wait, age) = (wait(rule, record), since(ctx.snapshot.now, finished));
+    let wait = rule.step(record.step_index).map_or(LEAST_WAIT, |step| step.cooldown.max(LEAST_WAIT));
+    let age = since(ctx.snapshot.now, finished);
     if age >= wait {
         return Ok(());
     }
@@ -46,8 +38,8 @@ pub(super) fn cooled_down(
         "{} for {}: {}; nothing was touched, nothing further is tried for it before {}",
         record.phrase(),
         open_fault.kind,
-        bounded(&record.message, MAX_SENTENCE),
-        clock(finished.checked_add(wait).unwrap_or(finished))
+        record.short_message(),
+        clock(after(finished, wait))
     );
     Err(Block::new(BlockReason::RequestRejected, &message).until(wait.saturating_sub(age)))
 }

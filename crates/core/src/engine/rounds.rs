@@ -61,7 +61,7 @@ fn interruption(
             && other.fault_id == record.fault_id;
         is_its && other.state == StepState::Cancelled && other.started_at.is_some()
     });
-    let message = format!("it gives way to the release for {} ({})", first.fault.kind, first.fault.subject);
+    let message = format!("it gives way to the release for {}", first.fault);
     (gave_way.count() < GIVES_WAY).then_some((StepState::Cancelled, message))
 }
 

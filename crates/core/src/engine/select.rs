@@ -55,8 +55,7 @@ pub(super) fn follow_edit(remediation: &mut Remediation, id: &str, rule: &Rule) 
     let records = || remediation.steps.iter().filter(|record| record.fault_id == id);
     let Some(last) = records().next_back() else { return };
     let is_at = |step: &Step, record: &StepRecord| step.action.is_recorded_as(&record.action);
-    let place = usize::try_from(last.step_index).ok();
-    if place.and_then(|place| rule.steps.get(place)).is_some_and(|step| is_at(step, last)) {
+    if rule.step(last.step_index).is_some_and(|step| is_at(step, last)) {
         return;
     }
     let is_over = |record: &StepRecord| record.state != StepState::Cancelled && !record.is_free();
@@ -86,7 +85,7 @@ pub(super) fn select_step<'r>(
             .filter(|_| is_more(cx.ctx, node, fault, open_fault, rule))
     };
     loop {
-        let step = rule.steps.get(usize::try_from(open_fault.step_index).ok()?)?;
+        let step = rule.step(open_fault.step_index)?;
         if is_used_up(open_fault, step, remediation) {
             if let Some(why) = notify_only_reason(open_fault, step, remediation) {
                 let (number, action) = (open_fault.step_index + 1, step.action.kind().as_str());
@@ -233,8 +232,8 @@ pub(super) fn may_take(
 fn require_no_release_first(cx: PolicyContext<'_>, fault: &Fault) -> Result<(), Block> {
     let Some(first) = release_first(cx, fault) else { return Ok(()) };
     let message = format!(
-        "node {} is drained after the release for {} ({}), which does not wait for the end of a drain",
-        cx.node.name, first.fault.kind, first.fault.subject
+        "node {} is drained after the release for {}, which does not wait for the end of a drain",
+        cx.node.name, first.fault
     );
     Err(Block::new(BlockReason::HungProcessFirst, &message))
 }
@@ -269,8 +268,7 @@ pub(super) fn release_first<'x>(cx: PolicyContext<'x>, fault: &Fault) -> Option<
         };
         // A fault that is not open yet has to join.
         let is_new = known.is_none_or(|known| known.state != Resolution::Open);
-        let is_blocked = || cx.scope().is_some_and(|scope| scope.blocked(Some(cx.node)).is_some());
-        !(is_new && is_blocked()) && may().is_ok()
+        !(is_new && cx.require_unblocked().is_err()) && may().is_ok()
     };
     cx.node.seen.iter().find(is_first)
 }

@@ -6,7 +6,7 @@ use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Sighting, Verdict, answer, container_of, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Sighting, Verdict, answer, container_of, lists, phrase, short,
 };
 use crate::observation::{
     ContainerSeen, ContainerState, ListRound, Observations, Reading, RemovalSeen, RemovalState, RuntimeKind, TaskAnswer,
@@ -45,18 +45,16 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         findings.sight(Sighting { subject, target, message, impact, evidence, ..base });
     };
     for removal in removals {
-        let key = removal.container.id.clone();
+        let key = &removal.container.id;
         match &removal.state {
             Some(RemovalState::Failed(cause)) => {
                 let impact = "its files and its name stay, and the kubelet tries to remove it again and again";
                 found(&removal.container, impact, failed(removal, cause));
             }
-            Some(RemovalState::NotFailed | RemovalState::Gone) => {
-                coverage.named.insert(key, Verdict::Clean { checked });
-            }
+            Some(RemovalState::NotFailed | RemovalState::Gone) => coverage.note(key, Verdict::Clean { checked }),
             None => {
-                let detail = format!("Docker did not say how the removal of {} stands", short(&key));
-                coverage.named.insert(key, Verdict::failed(&detail));
+                let detail = format!("Docker did not say how the removal of {} stands", short(key));
+                coverage.note(key, Verdict::failed(&detail));
             }
         }
     }
@@ -66,7 +64,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         let Some(how) = unfinished(container, lists) else {
             if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
                 // A probe that has just begun does not know since when. A container that was given up is clean.
-                coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
+                coverage.note(&container.id, Verdict::undecided("it may be on its way"));
             }
             continue;
         };
@@ -82,7 +80,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
             Err(verdict) => {
                 unasked.push(&container.id);
-                coverage.named.insert(container.id.clone(), verdict);
+                coverage.note(&container.id, verdict);
             }
         }
     }
@@ -135,20 +133,18 @@ fn pod_uid(container: &ContainerSeen) -> Option<&str> {
 }
 
 fn in_between(container: &ContainerSeen, how: &str) -> (String, Vec<String>) {
-    let who = format!("container {}{}", bounded(&container.name, 63), of_pod(container.pod.as_ref()));
     let line = format!("container {} is {how}, attempt {}", short(&container.id), container.attempt);
-    (format!("{who} stays {how}"), vec![line])
+    (format!("{} stays {how}", phrase(container)), vec![line])
 }
 
 /// Docker still calls a failed removal `removing` in its list. Asked by id, it says `dead` and names the cause. Only both
 /// together are a sign: the removal of a large container may take long.
 fn failed(removal: &RemovalSeen, cause: &str) -> (String, Vec<String>) {
     let container = &removal.container;
-    let who = format!("container {}{}", bounded(&container.name, 63), of_pod(container.pod.as_ref()));
     let cause = bounded(cause, 256);
     let lines = vec![
         format!("Docker lists {} as being removed", short(&container.id)),
         format!("asked by id, Docker calls it dead: {cause}"),
     ];
-    (format!("Docker cannot remove {who}: {cause}"), lines)
+    (format!("Docker cannot remove {}: {cause}", phrase(container)), lines)
 }

@@ -101,7 +101,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) -> Detecte
         // Two daemons may have one name. A clean verdict on one must not hide the verdict on the other.
         let is_clean = matches!(verdict, Verdict::Clean { .. });
         if !is_clean || !coverage.named.contains_key(owner.key()) {
-            coverage.named.insert(owner.key().to_owned(), verdict);
+            coverage.note(owner.key(), verdict);
         }
     }
     Ok(coverage)

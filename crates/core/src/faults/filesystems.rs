@@ -91,7 +91,7 @@ pub(super) fn short_of_room(
                 Verdict::undecided("it is full")
             }
         };
-        coverage.named.insert(filesystem.device.clone(), verdict);
+        coverage.note(&filesystem.device, verdict);
     }
     Ok(coverage)
 }
@@ -102,7 +102,7 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
     let mut coverage = Coverage::new(others(disks, checked));
     for filesystem in &disks.filesystems {
         let Some(how) = &filesystem.read_only else {
-            coverage.named.insert(filesystem.device.clone(), Verdict::Clean { checked });
+            coverage.note(&filesystem.device, Verdict::Clean { checked });
             continue;
         };
         findings.sight(Sighting {

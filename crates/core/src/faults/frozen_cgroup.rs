@@ -47,11 +47,11 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             Ok(Some(object)) => object,
             Ok(None) => continue,
             Err(verdict) => {
-                coverage.named.insert(one.serves.clone(), verdict);
+                coverage.note(&one.serves, verdict);
                 continue;
             }
         };
-        coverage.named.insert(one.serves.clone(), Verdict::undecided("a container in it is frozen"));
+        coverage.note(&one.serves, Verdict::undecided("a container in it is frozen"));
         if one.age < thresholds.bound(&AGE) || !reported.insert(one.serves.as_str()) {
             continue;
         }

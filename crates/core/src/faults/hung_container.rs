@@ -41,7 +41,7 @@ struct Group<'a> {
     /// The id that the shim serves.
     id: &'a str,
     sandbox_id: &'a str,
-    pod: Option<&'a PodRef>,
+    pod: &'a PodRef,
     /// Whether the sandbox itself is ready, so that its own task must answer too.
     ready: bool,
     running: Vec<&'a ContainerSeen>,
@@ -59,8 +59,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
         judge(group, seen, confirm, findings, &mut coverage);
     }
     if findings.unasked > 0 && (seen.tasks.is_empty() || !known.tasks) {
-        let detail = "not every running container has been asked once since the probe began";
-        coverage.others = Verdict::unknown(ConditionReason::NotYetChecked, detail);
+        coverage.others = Verdict::undecided("not every running container has been asked once since the probe began");
     }
     Ok(coverage)
 }
@@ -69,19 +68,13 @@ fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
     for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready && kind != RuntimeKind::CriO) {
         let id = sandbox.id.as_str();
-        groups.insert(id, Group { id, sandbox_id: id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() });
+        groups.insert(id, Group { id, sandbox_id: id, pod: &sandbox.pod, ready: true, running: Vec::new() });
     }
-    let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
-    for container in lists.containers.iter().filter(running) {
+    let running = lists.containers.iter().filter(|container| container.state == ContainerState::Running);
+    for (container, pod) in running.filter_map(|container| Some((container, container.pod.as_ref()?))) {
         let alone = kind.answers_itself();
         let id = if alone { container.id.as_str() } else { container.sandbox_id.as_str() };
-        let new = || Group {
-            id,
-            sandbox_id: &container.sandbox_id,
-            pod: container.pod.as_ref(),
-            ready: false,
-            running: Vec::new(),
-        };
+        let new = || Group { id, sandbox_id: &container.sandbox_id, pod, ready: false, running: Vec::new() };
         groups.entry(id).or_insert_with(new).running.push(container);
     }
     groups
@@ -196,7 +189,7 @@ fn judge(
         for container in group.running.iter().filter(|container| !seen.tasks.contains_key(&container.id)) {
             findings.ask(&container.id);
         }
-        coverage.named.insert(key, verdict);
+        coverage.note(&key, verdict);
         return;
     }
     let resumed = shim.is_some_and(|(process, at)| process.state != 'T' && Some(at) > answers.newest_silence());
@@ -225,7 +218,7 @@ fn without_conmon(group: &Group<'_>, seen: &Observations) -> Verdict {
         Err(verdict) => return verdict,
         Ok((table, _)) => table,
     };
-    let who = format!("{}{}", names(group, &group.running), of_pod(group.pod));
+    let who = format!("{}{}", names(group, &group.running), of_pod(Some(group.pod)));
     let why = table.left_out.processes.as_deref().unwrap_or("CRI-O does not hear of its end without one");
     Verdict::failed(&format!("no conmon of {who} was seen: {why}"))
 }
@@ -239,8 +232,7 @@ fn check_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool,
 }
 
 fn key(group: &Group<'_>) -> String {
-    let uid = group.pod.map_or("", |pod| pod.uid.as_str());
-    format!("{uid}/{}", group.id)
+    format!("{}/{}", group.pod.uid, group.id)
 }
 
 /// The shim behind a group, or the conmon. With containerd it usually serves a sandbox, with Docker and CRI-O one
@@ -286,7 +278,7 @@ fn sighting(
         .copied()
         .collect();
     let shown = if silent.is_empty() { &group.running } else { &silent };
-    let (who, pod, because) = (names(group, shown), of_pod(group.pod), because(shim, kind));
+    let (who, pod, because) = (names(group, shown), of_pod(Some(group.pod)), because(shim, kind));
     let message = if is_silent {
         format!("{who}{pod} does not answer while the runtime does{because}")
     } else if kind == RuntimeKind::CriO {
@@ -310,7 +302,7 @@ fn sighting(
     let subject = Subject {
         id: shown.first().map(|container| bounded(&container.id, 128)),
         name: shown.first().map(|container| bounded(&container.name, 253)),
-        pod: group.pod.map(bounded_pod),
+        pod: Some(bounded_pod(group.pod)),
         sandbox_id: Some(bounded(group.sandbox_id, 128)),
         ..Subject::of(if shown.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
     };

@@ -53,13 +53,6 @@ pub(super) const PLEG: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };
 
-enum Relists {
-    Fine,
-    Slow(Vec<String>),
-    /// Neither slow nor fine, or not known.
-    Undecided(Verdict),
-}
-
 /// The newest check of the port, if it is no older than `stale`.
 fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), Verdict> {
     answer(&seen.port, seen.now, "the kubelet's own port", stale)
@@ -87,10 +80,10 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
     if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
         return Err(held(why));
     }
-    match relists(seen, port, thresholds) {
-        Relists::Fine => {}
-        Relists::Slow(_) => return Err(held("it relists its pods slowly")),
-        Relists::Undecided(_) => return Err(held("it is not known how fast it relists its pods")),
+    match slow_relists(seen, port, thresholds) {
+        Ok(evidence) if evidence.is_empty() => {}
+        Ok(_) => return Err(held("it relists its pods slowly")),
+        Err(_) => return Err(held("it is not known how fast it relists its pods")),
     }
     findings.sight(Sighting {
         message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
@@ -107,11 +100,10 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
 
 pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) -> Detected {
     let (port, checked) = asked(seen, PORT_STALE)?;
-    let evidence = match relists(seen, port, thresholds) {
-        Relists::Fine => return Ok(Coverage::new(Verdict::Clean { checked })),
-        Relists::Undecided(verdict) => return Err(verdict),
-        Relists::Slow(evidence) => evidence,
-    };
+    let evidence = slow_relists(seen, port, thresholds)?;
+    if evidence.is_empty() {
+        return Ok(Coverage::new(Verdict::Clean { checked }));
+    }
     asked(seen, STALE)?;
     if let Some(why) = of_the_runtime(seen) {
         return Err(Verdict::failed(&format!("the kubelet relists its pods slowly, and {why}: that may be the cause")));
@@ -129,11 +121,9 @@ pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
     Ok(Coverage::undecided(KUBELET, checked, "it relists its pods slowly"))
 }
 
-fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
-    let relists = match &port.relists {
-        Ok(relists) => relists,
-        Err(why) => return Relists::Undecided(Verdict::failed(why)),
-    };
+/// What shows that relists are slow; nothing where they are fine. An error where they are neither, or where that is not known.
+fn slow_relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Result<Vec<String>, Verdict> {
+    let relists = port.relists.as_ref().map_err(|why| Verdict::failed(why))?;
     // With evented PLEG the kubelet relists every five minutes, and sets the moment of its last list to now whenever it is asked.
     let evented =
         seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
@@ -151,10 +141,9 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
         evidence.push(format!("its last good list was begun more than {} s ago", steps(unmoved, slow)));
     }
     match relists.mean {
-        _ if !evidence.is_empty() => Relists::Slow(evidence),
-        Some(mean) if mean < slow / 2 => Relists::Fine,
-        Some(_) => Relists::Undecided(Verdict::undecided("the kubelet relists its pods neither slowly nor quickly")),
-        None => Relists::Undecided(Verdict::undecided("no relist of the kubelet's pods has ended yet")),
+        mean if !evidence.is_empty() || mean.is_some_and(|mean| mean < slow / 2) => Ok(evidence),
+        Some(_) => Err(Verdict::undecided("the kubelet relists its pods neither slowly nor quickly")),
+        None => Err(Verdict::undecided("no relist of the kubelet's pods has ended yet")),
     }
 }
 

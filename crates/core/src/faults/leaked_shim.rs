@@ -6,13 +6,12 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe,
-    kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, absent_of, answer, bounded_pod, describe,
+    kind_not_known, lists, of_pod, process_ref, processes, short,
 };
 use crate::observation::{
     ContainerState, ListRound, Observations, PossibleRole, ProcessRole, ProcessSeen, RuntimeKind, TaskAnswer,
 };
-use crate::reason::ConditionReason;
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
@@ -47,13 +46,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
     }
     let both = listed.min(checked_at);
-    // A shim whose process is gone is not leaked any more, whatever the lists say.
-    let mut coverage = Coverage::new(absent(table, checked_at));
     let of_crio = seen.kind == RuntimeKind::CriO;
     let possible_role = if of_crio { PossibleRole::Monitor } else { PossibleRole::Shim };
-    if let Some(process) = table.unproven.iter().find(|process| process.possible_role == possible_role) {
-        coverage.others = unproven(process);
-    }
+    // A shim whose process is gone is not leaked any more, whatever the lists say.
+    let mut coverage = Coverage::new(absent_of(possible_role, Duration::ZERO, table, checked_at));
     for process in &table.processes {
         let Some((id, living_children)) = process.role.serves() else { continue };
         let is_conmon = matches!(process.role, ProcessRole::Monitor { .. });
@@ -80,9 +76,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         };
         match judged {
             Ok(proof) => findings.sight(leaked(process, id, lists, &proof, thresholds)),
-            Err(verdict) => {
-                coverage.named.insert(id.to_owned(), verdict);
-            }
+            Err(verdict) => coverage.note(id, verdict),
         }
     }
     Ok(coverage)
@@ -134,10 +128,7 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
         ('T', false) => {
             Err(Verdict::failed(&format!("shim {} is stopped and in no list: whose it is is not known", short(id))))
         }
-        _ => {
-            let detail = format!("whether shim {} still has something to do is not known", short(id));
-            Err(Verdict::unknown(ConditionReason::NotYetChecked, &detail))
-        }
+        _ => Err(Verdict::undecided(&format!("whether shim {} still has something to do is not known", short(id)))),
     }
 }
 
@@ -154,13 +145,13 @@ fn proof(
     if process.state == 'T' {
         return Ok(Proof { line: "it is stopped, so no start is under way in it", checked: both });
     }
-    let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetChecked, &detail);
     if process.age < thresholds.bound(&AGE) {
-        return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
+        return Err(Verdict::undecided(&format!("shim {} is young: its sandbox may just be being made", short(id))));
     }
     findings.ask(id);
     let Some(reading) = seen.tasks.get(id) else {
-        return Err(waits(format!("containerd has not been asked yet for the task of shim {}", short(id))));
+        let detail = format!("containerd has not been asked yet for the task of shim {}", short(id));
+        return Err(Verdict::undecided(&detail));
     };
     match answer(reading, seen.now, "the task of a shim", STALE)? {
         (TaskAnswer::NotFound, checked) => {

@@ -4,12 +4,10 @@ use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Sighting, Verdict, answer, asks_single, container_of, lists, of_pod,
+    Check, Coverage, Detected, Findings, Sighting, Verdict, answer, asks_single, container_of, lists, phrase,
     processes, short,
 };
 use crate::observation::{ContainerState, ProcessTable, RuntimeKind, TaskAnswer};
-use crate::reason::ConditionReason;
-use crate::text::bounded;
 use crate::thresholds::Confirm;
 
 /// The runtime's list follows the end of a process within a second. A restarted runtime first loads its containers.
@@ -32,12 +30,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let table = processes(seen);
     let mut coverage = Coverage::new(Verdict::Clean { checked: listed });
     let max_age = findings.task_max_age;
-    for container in &lists.containers {
-        let Some(pod) = container.pod.as_ref().filter(|_| container.state == ContainerState::Running) else { continue };
-        let later = |detail: &str| {
-            let detail = format!("task {}: {detail}", short(&container.id));
-            Verdict::unknown(ConditionReason::NotYetChecked, &detail)
-        };
+    for container in lists.containers.iter().filter(|one| one.state == ContainerState::Running && one.pod.is_some()) {
+        let later = |detail: &str| Verdict::undecided(&format!("task {}: {detail}", short(&container.id)));
         let reading = seen.tasks.get(&container.id).map(|reading| answer(reading, seen.now, "its task", max_age));
         // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
         let reading = match (reading, &table) {
@@ -56,7 +50,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             Some(Ok((TaskAnswer::ProcessGone, asked))) => match &table {
                 Ok(_) => ("has lost its process", asked),
                 Err(verdict) => {
-                    coverage.named.insert(container.id.clone(), verdict.clone());
+                    coverage.note(&container.id, verdict.clone());
                     continue;
                 }
             },
@@ -68,17 +62,16 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                     // The probe asks each task in turn, and a silent task is another fault. This is no gap of this fault.
                     _ => later("it has not answered yet"),
                 };
-                coverage.named.insert(container.id.clone(), verdict);
+                coverage.note(&container.id, verdict);
                 continue;
             }
         };
         findings.ask(&container.id);
         if listed.saturating_sub(lists.containers_before) <= asked {
-            coverage.named.insert(container.id.clone(), later("the list of containers is older than its answer"));
+            coverage.note(&container.id, later("the list of containers is older than its answer"));
             continue;
         }
-        let name = bounded(&container.name, 63);
-        let message = format!("container {name}{} is listed as running, but its task {what}", of_pod(Some(pod)));
+        let message = format!("{} is listed as running, but its task {what}", phrase(container));
         let (subject, target) = container_of(container);
         findings.sight(Sighting {
             subject,

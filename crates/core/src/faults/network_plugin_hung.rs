@@ -6,10 +6,10 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, HangConfirmation, Sighting, Verdict, absent, bounded_pod, describe, of_pod,
-    pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Sighting, Verdict, absent_of, bounded_pod, describe, of_pod,
+    pod_of, process_ref, processes, short,
 };
-use crate::observation::{Observations, PossibleRole, ProcessRole, ProcessSeen, UnprovenProcess};
+use crate::observation::{Observations, PossibleRole, ProcessRole, ProcessSeen};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Thresholds};
@@ -52,13 +52,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let (table, checked) = processes(seen)?;
     let mut old: Vec<Old> = table.processes.iter().filter_map(|p| old_plugin(p, thresholds.bound(&AGE))).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
-    let mut coverage = Coverage::new(absent(table, checked));
-    let may_be_old = |process: &&UnprovenProcess| {
-        process.possible_role == PossibleRole::NetworkPlugin && process.age >= thresholds.bound(&AGE)
-    };
-    if let Some(process) = table.unproven.iter().find(may_be_old) {
-        coverage.others = unproven(process);
-    }
+    let mut coverage = Coverage::new(absent_of(PossibleRole::NetworkPlugin, thresholds.bound(&AGE), table, checked));
     // A plugin may have been known under another key before: of one that waits uninterruptibly, a probe that has just started cannot
     // read the pod, and a lock is not known any more once nobody waits for it.
     if let Some(plugin) = old.iter().find(|plugin| plugin.pod_uid.or(plugin.sandbox_id).is_none()) {
@@ -69,7 +63,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     for plugin in &old {
         let detail = format!("{} is old too; another one is blamed", describe(plugin.process));
         for name in plugin.names() {
-            coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
+            coverage.note(&name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
         }
     }
     for culprit in culprits(&old) {

@@ -7,10 +7,9 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, lists, of_pod, short,
+    Check, Coverage, Detected, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, lists, phrase, short,
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, OrphanCheck};
-use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
 
 /// Three rounds 30 s apart, and five minutes. While a kubelet that has completed its start runs, it creates containers, so a race
@@ -54,17 +53,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref());
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for container in candidates {
-        let key = container.id.clone();
-        match lists.orphan_checks.get(&container.id) {
-            Some(OrphanCheck::Confirmed) => {
-                findings.sight(orphan(container, checked, version, thresholds));
-            }
-            Some(OrphanCheck::Refuted) => {
-                coverage.named.insert(key, Verdict::Clean { checked });
-            }
+        let key = &container.id;
+        match lists.orphan_checks.get(key) {
+            Some(OrphanCheck::Confirmed) => findings.sight(orphan(container, checked, version, thresholds)),
+            Some(OrphanCheck::Refuted) => coverage.note(key, Verdict::Clean { checked }),
             Some(OrphanCheck::NoAnswer) | None => {
-                let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
-                coverage.named.insert(key, Verdict::failed(&detail));
+                let detail = format!("the runtime did not say whether the sandbox of {} exists", short(key));
+                coverage.note(key, Verdict::failed(&detail));
             }
         }
     }
@@ -118,10 +113,9 @@ fn orphan(
         ContainerState::Unknown => "in an unknown state",
     };
     let running = container.state == ContainerState::Running;
-    let name = bounded(&container.name, 63);
-    let pod = of_pod(container.pod.as_ref());
     let message = format!(
-        "container {name}{pod} is {state}, but its sandbox {} is not known to the runtime",
+        "{} is {state}, but its sandbox {} is not known to the runtime",
+        phrase(container),
         short(&container.sandbox_id)
     );
     let (subject, target) = container_of(container);

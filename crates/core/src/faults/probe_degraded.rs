@@ -7,7 +7,6 @@ use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{Check, Coverage, Findings, PORT_STALE, STALE, Sighting, Verdict};
 use crate::observation::Reading;
-use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
 
 /// A node that boots or is upgraded has its runtime and its kubelet within minutes.
@@ -68,8 +67,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         let verdict = match sight {
             Sight::Checked(checked) => Verdict::Clean { checked },
             Sight::Never => {
-                coverage.others =
-                    Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has checked lately");
+                coverage.others = Verdict::undecided("not every collector has checked lately");
                 Verdict::undecided("the collector has not checked lately")
             }
             Sight::Unavailable(why) => {
@@ -82,7 +80,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 Verdict::failed(&format!("the collector {collector} cannot check"))
             }
         };
-        coverage.named.insert(collector.to_owned(), verdict);
+        coverage.note(collector, verdict);
     }
     coverage
 }

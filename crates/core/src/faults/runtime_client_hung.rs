@@ -7,11 +7,11 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, HangConfirmation, Sighting, Verdict, absent, container_of, describe, is_still,
-    lists, of_pod, pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, HangConfirmation, Sighting, Verdict, absent_of, container_of, describe,
+    is_still, lists, of_pod, pod_of, process_ref, processes, short,
 };
 use crate::observation::{
-    ContainerSeen, Observations, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, RuntimeKind, UnprovenProcess,
+    ContainerSeen, Observations, PossibleRole, ProcessRole, ProcessSeen, ProcessTable, RuntimeKind,
 };
 use crate::reason::ConditionReason;
 use crate::text::bounded;
@@ -72,12 +72,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     let (table, checked) = processes(seen)?;
     let age = thresholds.bound(&AGE);
     let watched = thresholds.bound(&NO_PROGRESS_TIME).min(age);
-    let mut coverage = Coverage::new(absent(table, checked));
-    let may_be_hung =
-        |process: &&UnprovenProcess| process.possible_role == PossibleRole::RuntimeClient && process.age >= watched;
-    if let Some(process) = table.unproven.iter().find(may_be_hung) {
-        coverage.others = unproven(process);
-    }
+    let mut coverage = Coverage::new(absent_of(PossibleRole::RuntimeClient, watched, table, checked));
     let mut old = Vec::new();
     for process in table.processes.iter().filter(|process| process.age >= watched) {
         let is_old = process.age >= age || is_still(process, thresholds);
@@ -117,7 +112,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) -> Detected {
     for client in &old {
         let detail = format!("{} is old too; another one is reported instead", describe(client.process));
         for name in client.names() {
-            coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
+            coverage.note(&name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
         }
     }
     let mut reported: Vec<String> = Vec::new();

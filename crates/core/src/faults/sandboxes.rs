@@ -79,33 +79,33 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     }
     let mut coverage = Coverage::new(Verdict::Clean { checked });
     for sandbox in lists.sandboxes.iter().filter(|sandbox| !sandbox.ready && seen.kind == RuntimeKind::Docker) {
-        let key = sandbox.id.clone();
-        let detail = format!("the runtime has not said lately whether sandbox {} exists", short(&key));
-        match lists.asked_sandboxes.get(&key) {
+        let key = &sandbox.id;
+        let detail = format!("the runtime has not said lately whether sandbox {} exists", short(key));
+        match lists.asked_sandboxes.get(key) {
             Some(Some(false)) => {}
             Some(Some(true)) => {
-                coverage.named.insert(key, Verdict::Clean { checked });
+                coverage.note(key, Verdict::Clean { checked });
                 continue;
             }
             // The probe asks for them in turn.
             Some(None) | None => {
-                coverage.named.insert(key, Verdict::undecided(&detail));
+                coverage.note(key, Verdict::undecided(&detail));
                 continue;
             }
         }
         let pod = bounded_pod(&sandbox.pod);
         let message = format!(
             "sandbox {}{} is listed, and the runtime does not know it when asked for it",
-            short(&key),
+            short(key),
             of_pod(Some(&sandbox.pod))
         );
         findings.sight(Sighting {
             subject: Subject {
-                id: Some(bounded(&key, 128)),
+                id: Some(bounded(key, 128)),
                 pod: Some(pod.clone()),
                 ..Subject::of(SubjectKind::Sandbox)
             },
-            target: Target { sandbox_id: Some(bounded(&key, 128)), pod: Some(pod), ..Target::default() },
+            target: Target { sandbox_id: Some(bounded(key, 128)), pod: Some(pod), ..Target::default() },
             message,
             impact: "a note that the runtime keeps of it stays; kubelets up to 1.35 try to remove it again and again, \
                      later ones never do",
@@ -113,7 +113,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 format!("listed as not ready, attempt {}", sandbox.attempt),
                 "asked by id: no such sandbox".to_owned(),
             ],
-            ..Sighting::new(FaultType::GhostSandbox, &key, checked, thresholds.confirm(&CONFIRM_GHOST))
+            ..Sighting::new(FaultType::GhostSandbox, key, checked, thresholds.confirm(&CONFIRM_GHOST))
         });
     }
     Ok(coverage)

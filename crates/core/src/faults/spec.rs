@@ -25,17 +25,6 @@ pub enum ShowsIn {
     History,
 }
 
-/// Whether a fault names a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodScope {
-    /// Never.
-    Never,
-    /// Where the pod is known.
-    Sometimes,
-    /// A pod always exists. If none is named, nobody can know which one it is.
-    Always,
-}
-
 /// What cannot be deleted while the fault is present. A deletion would hang as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
@@ -179,16 +168,6 @@ impl FaultSpec {
             holds_up_pods: false,
             holds: Holds::Nothing,
             remedy: Remedy::USUAL,
-        }
-    }
-
-    /// Whether the fault names a pod.
-    pub const fn pod(&self) -> PodScope {
-        match (self.group, self.subject) {
-            // The pod of a leaked shim may be gone without a trace.
-            (Some(FaultGroup::Pods), SubjectKind::Shim) => PodScope::Sometimes,
-            (Some(FaultGroup::Pods), _) => PodScope::Always,
-            _ => PodScope::Never,
         }
     }
 }

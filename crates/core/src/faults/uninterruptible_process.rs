@@ -92,7 +92,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                     }
                     Err(why) => Verdict::failed(&format!("the threads of {} are not known: {why}", daemon.owner)),
                 };
-                coverage.named.insert(key, verdict);
+                coverage.note(&key, verdict);
             }
         }
     }
@@ -101,7 +101,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let mut reported = 0_usize;
     for one in &found {
         let verdict = Verdict::undecided("it waits, or another one is reported instead");
-        coverage.named.insert(one.key.clone(), verdict);
+        coverage.note(&one.key, verdict);
         if one.waited < thresholds.bound(&AGE) || reported >= MAX_REPORTED {
             continue;
         }

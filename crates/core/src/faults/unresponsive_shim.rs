@@ -3,12 +3,14 @@
 //! At its start containerd asks each shim that it finds, and some versions wait for each without a limit. Only the process table
 //! answers then. A shim counts if it is stopped and has no living child.
 
+use std::time::Duration;
+
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, answer, describe, is_daemon_of,
-    kind_not_known, process_ref, processes, short, unproven,
+    Check, Coverage, Detected, Findings, STALE, Sighting, Verdict, absent, absent_of, answer, describe, is_daemon_of,
+    kind_not_known, process_ref, processes, short,
 };
 use crate::observation::{PossibleRole, ProcessRole, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
@@ -44,10 +46,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
     }
     let (table, checked) = processes(seen)?;
-    let mut coverage = Coverage::new(absent(table, checked));
-    if let Some(process) = table.unproven.iter().find(|process| process.possible_role == PossibleRole::Shim) {
-        coverage.others = unproven(process);
-    }
+    let mut coverage = Coverage::new(absent_of(PossibleRole::Shim, Duration::ZERO, table, checked));
     for process in &table.processes {
         let ProcessRole::Shim { id, living_children: 0 } = &process.role else { continue };
         if process.parent != 1 || process.state != 'T' || !is_full_id(id) {
@@ -55,12 +54,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
         if table.left_out.processes.is_some() {
             // The shim may have children among the missing processes.
-            coverage.named.insert(id.clone(), absent(table, checked));
+            coverage.note(id, absent(table, checked));
             continue;
         }
         if !runs {
             // The runtime is between two starts: nothing waits for the shim at this moment.
-            coverage.named.insert(id.clone(), Verdict::undecided("the runtime does not run"));
+            coverage.note(id, Verdict::undecided("the runtime does not run"));
             continue;
         }
         let message = format!(

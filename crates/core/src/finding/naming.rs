@@ -25,7 +25,7 @@ pub(crate) fn describe(process: &ProcessSeen) -> String {
 }
 
 /// The verdict where an unproven process may be the one that a check searches for: nobody knows whether there is one.
-pub(crate) fn unproven(process: &UnprovenProcess) -> Verdict {
+pub(super) fn unproven(process: &UnprovenProcess) -> Verdict {
     let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
     Verdict::failed(&format!("what process {pid} ({command}, state {state}) is could not be proven"))
 }
@@ -40,6 +40,11 @@ pub(crate) fn short(id: &str) -> String {
 
 pub(crate) fn of_pod(pod: Option<&PodRef>) -> String {
     pod.map_or_else(String::new, |pod| format!(" of {}/{}", bounded(&pod.namespace, 63), bounded(&pod.name, 253)))
+}
+
+/// A container in a sentence, with its pod: `container log of kube-system/fluentd-x7k2p`.
+pub(crate) fn phrase(container: &ContainerSeen) -> String {
+    format!("container {}{}", bounded(&container.name, 63), of_pod(container.pod.as_ref()))
 }
 
 /// A container as a fault names it, and as an action targets it. Every text is bounded.

@@ -16,7 +16,7 @@ use super::{AttemptContext, Verification};
 use crate::action::{Action, ActionType};
 use crate::command::OutcomeReason;
 use crate::context::{Block, ClusterContext, NodeContext};
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
 use crate::reboot::is_boot_id;
@@ -42,8 +42,7 @@ pub(super) fn boot_of<'a>(node: &NodeContext<'a>) -> Result<&'a str, Block> {
     if !is_boot_id(shown) {
         return Err(unknown(format!("its Node shows {shown:?} where a boot id is expected")));
     }
-    let reported = node.own_report().and_then(|report| report.heartbeat.as_ref());
-    match reported.map(|heartbeat| heartbeat.boot_id.as_str()) {
+    match node.own_boot_id() {
         Some(reported) if reported == shown => Ok(shown),
         Some(reported) => Err(unknown(format!("its Node shows boot id {shown}, its probe reports {reported:?}"))),
         None => Err(unknown("its probe reports no boot id".to_owned())),
@@ -55,11 +54,11 @@ pub(super) fn admit(ctx: ClusterContext<'_>, node: &NodeContext<'_>) -> Result<(
     boot_of(node)?;
     let now = ctx.snapshot.now;
     // Any Node object of that name counts: a recreated Node may stand for the same machine.
-    let last = node.open.iter().chain(&node.finished).flat_map(|remediation| begun(remediation));
+    let last = node.remediations().flat_map(begun);
     let free = |step: &StepRecord| {
         let at = done_at(step)?;
         let apart = apart(step, node.view.and_then(|view| view.boot_id.as_deref()));
-        let until = at.checked_add(apart).unwrap_or(at);
+        let until = after(at, apart);
         // As far as is known, no tool acted on the mark.
         let is_mark = step.action == ActionType::MarkForReboot && step.executed_at.is_none();
         (until > now).then_some((until, at, apart, is_mark))

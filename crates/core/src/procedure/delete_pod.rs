@@ -8,7 +8,7 @@ use crate::context::{Block, ClusterContext, NodeContext, pods};
 use crate::fault::{Fault, FaultState};
 use crate::kubelet;
 use crate::matching::pod_of;
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::{BlockReason, Operation};
 use crate::policy::{Rule, Step};
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
@@ -54,8 +54,8 @@ fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
     if let Some(hung) = pods::hung_process(node, fault) {
         let sure = if hung.fault.state == FaultState::Suspected { " is suspected" } else { "" };
         let message = format!(
-            "pod {name}: {} ({}){sure} must be released first; a delete above it would only hang as well",
-            hung.fault.kind, hung.fault.subject
+            "pod {name}: {}{sure} must be released first; a delete above it would only hang as well",
+            hung.fault
         );
         return Err(Block::new(BlockReason::HungProcessFirst, &message));
     }
@@ -89,9 +89,7 @@ fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
 
 /// Time since the last action on the node for another fault.
 fn last_act(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
-    node.open
-        .iter()
-        .chain(&node.finished)
+    node.remediations()
         .flat_map(|remediation| &remediation.steps)
         .filter(|step| step.fault_id != fault_id && step.action.resolves())
         .filter_map(|step| step.executed_at)
@@ -116,21 +114,17 @@ fn deleted_in_vain(
         })
     };
     let mut deletions: Vec<_> = node
-        .open
-        .iter()
-        .chain(&node.finished)
+        .remediations()
         .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)))
         .filter(|(_, record)| record.action == ActionType::DeletePod)
-        .filter_map(|(remediation, record)| Some((remediation, record, record.executed_at?)))
-        .filter(|(_, _, at)| since(ctx.snapshot.now, *at) < memory)
-        .filter(|(remediation, record, _)| is_same_set(remediation, &record.fault_id))
-        .map(|(_, _, at)| at)
+        .filter(|(remediation, record)| is_same_set(remediation, &record.fault_id))
+        .filter_map(|(_, record)| record.executed_at)
+        .filter(|at| since(ctx.snapshot.now, *at) < memory)
         .collect();
     deletions.sort_unstable();
     let attempts = usize::try_from(step.max_attempts).unwrap_or(usize::MAX);
     // The deletion that has to grow old before another one is allowed.
     let Some(oldest) = deletions.len().checked_sub(attempts).and_then(|i| deletions.get(i)) else { return Ok(()) };
-    let until = oldest.checked_add(memory).unwrap_or(*oldest);
     let message = format!(
         "DaemonSet {}/{}: its pod on {} was deleted {} time(s) within {} min and its successor is stuck again; not \
          before {}",
@@ -139,7 +133,7 @@ fn deleted_in_vain(
         node.name,
         deletions.len(),
         memory.as_secs() / 60,
-        clock(until)
+        clock(after(*oldest, memory))
     );
     Err(Block::new(BlockReason::RecentlyFailed, &message)
         .until(memory.saturating_sub(since(ctx.snapshot.now, *oldest))))

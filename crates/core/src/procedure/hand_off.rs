@@ -10,7 +10,7 @@ use crate::action::{ActionType, HandOff};
 use crate::context::{Block, ClearCheck, ClusterContext, NodeContext, Requeue, exclusion, of_policy};
 use crate::fault::Fault;
 use crate::hand_off::{HandOffView, HandedOff};
-use crate::moment::{clock, since};
+use crate::moment::{after, clock, since};
 use crate::plan::{BlockReason, Effect, Operation};
 use crate::policy::{Policy, Step};
 use crate::remediation::{Executor, Marker, Remediation, Resolution, StepRecord, StepState};
@@ -170,7 +170,7 @@ fn require_apart(ctx: ClusterContext<'_>, node: &NodeContext<'_>, params: &HandO
     if passed >= memory {
         return Ok(());
     }
-    let until = clock(at.checked_add(memory).unwrap_or(at));
+    let until = clock(after(at, memory));
     let message = format!(
         "node {} was handed to {} as another Node object of that name (remediation {}), and is unhealthy again: not handed to it before {until}",
         node.name,
@@ -237,7 +237,7 @@ pub(crate) fn on_the_way(ctx: ClusterContext<'_>, remediation: &Remediation) -> 
 
 /// Whether a remediator may have uncordoned the node: one works there, in any remediation, or did until a moment ago.
 fn may_have_uncordoned(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> bool {
-    let here = node.open.iter().chain(&node.finished).copied().filter(|other| other.node_uid == remediation.node_uid);
+    let here = node.remediations().filter(|other| other.node_uid == remediation.node_uid);
     let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
     steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
 }
@@ -266,7 +266,7 @@ pub(crate) fn deletion_block(ctx: ClusterContext<'_>, remediation: &Remediation)
         return Err(ctx.settings.retry.saturating_sub(age));
     }
     let least = TAKE_BACK_WITHIN.saturating_sub(ctx.snapshot.watched_for);
-    let until = end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end);
+    let until = after(end, TAKE_BACK_WITHIN);
     let until = clock(until.max(ctx.snapshot.now.checked_add(least).unwrap_or(until)));
     let node = &remediation.node;
     let mut message = format!(

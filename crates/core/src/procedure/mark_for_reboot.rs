@@ -143,9 +143,7 @@ impl MarkForReboot {
 /// The reason why no tool can drain the node for its marker, else `None`. Only a report from the boot that was to end counts: a
 /// missing report may be the boot itself.
 fn cannot_be(node: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
-    let report = node.report.filter(|_| node.probe == Probe::Reporting)?;
-    let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
-    if boot != record.boot_id.as_deref() {
+    if node.probe != Probe::Reporting || node.own_boot_id() != record.boot_id.as_deref() {
         return None;
     }
     let is_down = |seen: &ObservedFault<'_>| {

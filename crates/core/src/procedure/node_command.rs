@@ -37,7 +37,6 @@ pub(super) fn require_named_target(node: &NodeContext<'_>, fault: &Fault) -> Res
     if (fault.kind.spec().names)(&fault.target) {
         return Ok(());
     }
-    let message =
-        format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, node.name);
+    let message = format!("{fault} on {}: the probe does not say which object to touch", node.name);
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }

@@ -6,10 +6,6 @@ use crate::context::{Block, NodeContext, evidence, stuck_cause};
 use crate::fault::Fault;
 use crate::plan::Operation;
 use crate::remediation::{Executor, StepRecord, StepState};
-use crate::text::bounded;
-
-/// Maximum length of the API server's message that is repeated. The record has the rest.
-const MAX_SENTENCE: usize = 320;
 
 impl Procedure for Notify {
     fn admit(&self, _: &StepContext<'_>) -> Result<Executor, Block> {
@@ -33,7 +29,7 @@ impl Procedure for Notify {
 
 fn notice(node: &str, fault: &Fault, message: Option<&str>, unchecked: &str) -> String {
     let more = message.map_or_else(String::new, |message| format!(" — {message}"));
-    let text = format!("node {node}: {} ({}): {}{unchecked}{more}", fault.kind, fault.subject, fault.message);
+    let text = format!("node {node}: {fault}: {}{unchecked}{more}", fault.message);
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }
 
@@ -45,6 +41,5 @@ fn not_executed(node: &NodeContext<'_>, notification: &StepRecord) -> Option<Str
         .filter(|step| step.fault_id == notification.fault_id && !step.action.notifies())
         .filter(|step| !was_skipped(step));
     let refused = before.next_back().filter(|step| step.is_refused_call())?;
-    let message = bounded(&refused.message, MAX_SENTENCE);
-    Some(format!("{} was not executed: {message}", refused.phrase()))
+    Some(format!("{} was not executed: {}", refused.phrase(), refused.short_message()))
 }

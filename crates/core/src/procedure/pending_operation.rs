@@ -164,18 +164,16 @@ fn reboot_until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepReco
     // After this time no probe starts the command, whichever of its reports the controller has not seen yet: the controller
     // withdraws it at the end of its time, and a probe that is cut off then counts that time from when it first read it.
     let unheard = step.scheduled_at.checked_add(ttl.saturating_mul(2).saturating_add(ctx.settings.cache_lag)).ok()?;
-    let report = node.report.filter(|_| node.probe == Probe::Reporting);
-    let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
     // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
     let reported = node.own_report().and_then(|report| report.agent.as_ref());
     let agent = reported.filter(|agent| agent.operation_id == step.operation_id);
     let is_delivered =
         step.reason.is_some_and(OutcomeReason::is_delivered) || agent.is_some_and(|agent| agent.reason.is_delivered());
     // The node is in the same boot, by a check that is later than any possible start of the command.
-    let is_same = heartbeat.is_some_and(|heartbeat| {
-        let arrived = node.arrived().and_then(|arrived| now.checked_sub(arrived).ok());
-        arrived.is_some_and(|arrived| arrived > unheard) && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
-    });
+    let arrived = node.arrived().and_then(|arrived| now.checked_sub(arrived).ok());
+    let is_same = node.probe == Probe::Reporting
+        && arrived.is_some_and(|arrived| arrived > unheard)
+        && node.own_boot_id() == step.boot_id.as_deref();
     if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_delivered {
         return None;
     }

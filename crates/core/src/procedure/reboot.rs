@@ -72,10 +72,7 @@ impl Procedure for Reboot {
             requeue.when_past(ttl, since(now, record.scheduled_at));
             return Poll::Wait(timeout.saturating_sub(age));
         }
-        let reported = node.own_report().and_then(|report| report.heartbeat.as_ref());
-        let reported = reported
-            .map(|heartbeat| heartbeat.boot_id.as_str())
-            .filter(|reported| Some(*reported) != record.boot_id.as_deref());
+        let reported = node.own_boot_id().filter(|reported| Some(*reported) != record.boot_id.as_deref());
         // The machine is back, and its kubelet is not: that is a different problem, for the person who operates the node.
         let back = reported.map_or_else(String::new, |reported| {
             format!("; its probe reports boot id {reported:?}, its Node does not")

@@ -45,9 +45,8 @@ fn require_no_running_pods(
     }
     let pod = pod_of(fault).map_or_else(|| "its pod".to_owned(), |pod| format!("pod {pod}"));
     let message = format!(
-        "{} ({}): killing its shim would end all containers of {pod}, which is not being deleted; delete the pod, or \
-         set allowRunningPods in the step",
-        fault.kind, fault.subject
+        "{fault}: killing its shim would end all containers of {pod}, which is not being deleted; delete the pod, or \
+         set allowRunningPods in the step"
     );
     Err(Block::new(BlockReason::PodsRunning, &message))
 }

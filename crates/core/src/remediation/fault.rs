@@ -1,5 +1,7 @@
 //! A fault of a remediation, and its present step.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,13 @@ pub struct RemediationFault {
     /// Since when it is absent, while its node is quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clear_since: Option<Timestamp>,
+}
+
+impl fmt::Display for RemediationFault {
+    /// The same as of a [`Fault`](crate::fault::Fault).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.kind, self.subject)
+    }
 }
 
 impl RemediationFault {

@@ -169,6 +169,11 @@ impl StepRecord {
         self.rounds = Some(Rounds { count: count.saturating_add(1), last_at: now, empty });
     }
 
+    /// The beginning of the message, for another sentence that repeats it.
+    pub(crate) fn short_message(&self) -> String {
+        text::bounded(&self.message, 320)
+    }
+
     /// Sets the message, bounded.
     pub fn say(&mut self, message: &str) {
         self.message = text::bounded(message, MAX_LINE);

@@ -9,6 +9,7 @@ use nrh_core::policy::Step;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
+use crate::pods::stuck;
 use crate::samples::{backing_off, cont, cordon, delete_pod, fault, hand_off, hung, kill, notify, plugin};
 use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, notification, reasons, says, secs};
 
@@ -57,9 +58,7 @@ fn a_job_that_ended_without_a_result_times_out_since_its_result_may_still_arrive
     for (_, job) in world.jobs.values_mut() {
         (job.started, job.finished) = (true, true);
     }
-    world.tick(secs(46));
-    world.node("n1").send();
-    world.pass();
+    world.report_and_pass_after(46);
     let step = world.step(0);
     assert_eq!((step.state, step.executor), (StepState::TimedOut, Executor::Job));
     assert_eq!(step.message, "the Job ended without a result");
@@ -72,21 +71,12 @@ fn a_command_that_was_never_answered_makes_room_for_the_next_one() {
     node.view.ready = TriState::False;
     node.probe_runs = false;
     world.pass();
-    let wait = |world: &mut World, passes: u64| {
-        for _ in 0..passes {
-            world.tick(secs(10));
-            world.node("n1").send();
-            world.pass();
-        }
-    };
+    let wait = |world: &mut World, passes: u64| (0..passes).for_each(|_| drop(world.report_and_pass_after(10)));
     wait(&mut world, 19);
     assert_eq!(world.step(0).state, StepState::TimedOut);
     wait(&mut world, 22);
     // Heartbeats that are missed meanwhile skip no step.
-    for _ in 0..7 {
-        world.tick(secs(10));
-        world.pass();
-    }
+    world.wait(7, 10);
     wait(&mut world, 4);
     assert_eq!(world.did(), [COMMAND_CONT], "the node may still execute it");
     wait(&mut world, 2);
@@ -162,11 +152,10 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
 /// Every call for a step failed, by an error that is no refusal: a webhook that is down, say.
 #[test]
 fn a_step_whose_calls_all_failed_is_followed_by_a_notification_alone() {
-    let stuck = World::under(&[delete_pod(), hand_off("Fix"), notify()], &["n1"]);
     let worlds = [
         World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]),
         World::sick(plugin(), ClearedBy::Kill, &[hand_off("Fix"), kill(true), notify()]),
-        stuck.with_pod(backing_off("n1", "agent-1")),
+        stuck(&[delete_pod(), hand_off("Fix"), notify()]),
     ];
     for mut world in worlds {
         for _ in 0..400 {
@@ -199,8 +188,7 @@ fn the_note_about_a_step_whose_calls_all_failed_says_no_more_than_is_known() {
 /// The controller could not read the answer of the API server, which did what it was asked for.
 #[test]
 fn what_was_done_unseen_is_no_failed_call() {
-    let deleted = World::under(&[delete_pod(), notify()], &["n1"]);
-    let mut deleted = deleted.with_pod(backing_off("n1", "agent-1")).scheduled();
+    let mut deleted = stuck(&[delete_pod(), notify()]).scheduled();
     let mut successor = backing_off("n1", "agent-2");
     (successor.waiting, successor.ready) = (Vec::new(), true);
     deleted.node("n1").pods = vec![successor];

@@ -92,9 +92,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
             // As any step: approved or not, nothing is done on a node that asks to be left alone.
             _ => world.node("n1").view.exclusions.push("drained".into()),
         }
-        world.tick(secs(20));
-        world.node("n1").send();
-        let plan = world.pass();
+        let plan = world.report_and_pass_after(20);
         // The other step that the policy has by now needs no approval.
         let by_now = if change == 2 { vec![JOB_KILL] } else { vec![] };
         assert_eq!(acts(&plan).iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>(), by_now, "case {change}");

@@ -65,9 +65,7 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
         let mut policy = policy("p", &[rule, self::rule("plugin", &[FaultType::NetworkPluginHung], &[cont()])]);
         policy.limits.max_unhealthy = Amount::Count(1);
         let mut world = World::new(&[policy], &["n1", "n2", "n3"]).ill(plugin(), ClearedBy::Cont);
-        for node in ["n2", "n3"] {
-            world.inject(node, hung("log"), ClearedBy::Cont);
-        }
+        world.inject_all(&["n2", "n3"], &hung("log"), ClearedBy::Cont);
         let plan = world.plan();
         let status_view = &plan.policies["p"];
         (status_view.unhealthy, status_view.blocked.as_ref().map(|(reason, _)| *reason))
@@ -149,9 +147,7 @@ fn in_zones(most: Amount) -> World {
     let mut world = zones(most);
     world.policies[0].limits.max_in_flight = Amount::Count(6);
     world.policies[0].limits.storm.min_nodes = Amount::Count(100);
-    for node in ["a1", "a2", "a3", "b1", "c1", "c2"] {
-        world.inject(node, hung("log"), ClearedBy::Cont);
-    }
+    world.inject_all(&["a1", "a2", "a3", "b1", "c1", "c2"], &hung("log"), ClearedBy::Cont);
     world
 }
 
@@ -183,9 +179,7 @@ fn with_orphans(most: u32) -> World {
     policy.limits.max_in_flight = Amount::Count(6);
     policy.limits.storm.min_nodes = Amount::Count(100);
     let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1"]);
-    for node in ["a1", "a2", "a3"] {
-        world.inject(node, fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
-    }
+    world.inject_all(&["a1", "a2", "a3"], &fault(FaultType::OrphanContainer, "x"), ClearedBy::CleanupOrphans);
     world.inject("b1", hung("log"), ClearedBy::Cont);
     world
 }
@@ -305,8 +299,7 @@ fn a_dry_run_keeps_to_its_budgets() {
     let mut world = World::under(&[cont()], &["a", "b"]);
     world.policies[0].mode = Mode::DryRun;
     world.policies[0].limits.max_in_flight = Amount::Count(1);
-    world.inject("a", hung("x"), ClearedBy::Cont);
-    world.inject("b", hung("x"), ClearedBy::Cont);
+    world.inject_all(&["a", "b"], &hung("x"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.remediations.len(), 1);
     assert!(reasons(&world.plan()).contains(&BlockReason::MaxInFlightReached));
@@ -571,9 +564,7 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
     wide.limits.storm.min_nodes = Amount::Count(1_000);
     let mut world = World::new(&[wide], &names);
     world.ceiling = 1_000;
-    for node in &names {
-        world.inject(node, hung("log"), ClearedBy::Cont);
-    }
+    world.inject_all(&names, &hung("log"), ClearedBy::Cont);
     let first = world.plan();
     assert_eq!(acts(&first).len(), 64);
     let count = |reason| first.blocked.iter().filter(|blocked| blocked.reason == reason).count();
@@ -589,9 +580,7 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
 fn a_slot_of_before_is_used_where_it_has_room_by_the_fleet_as_it_is() {
     let mut world = World::under(&[cont()], &["n1", "n2", "n3", "n4"]);
     world.policies[0].limits.max_in_flight = Amount::Percent(50);
-    for node in ["n1", "n2"] {
-        world.inject(node, hung("log"), ClearedBy::Cont);
-    }
+    world.inject_all(&["n1", "n2"], &hung("log"), ClearedBy::Cont);
     // Both slots are stored, and only one of the remediations is.
     world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });
     assert_eq!((world.remediations.len(), world.slots().len()), (1, 2));

@@ -2,7 +2,7 @@
 
 use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{Effect, Operation, Plan};
+use nrh_core::plan::{Effect, Operation};
 use nrh_core::policy::Step;
 use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::TriState;
@@ -20,21 +20,14 @@ fn commanded(fault: Fault, step: Step) -> World {
     world
 }
 
-/// Time passes, in which the probe reports.
-fn pass(world: &mut World, seconds: u64) -> Plan {
-    world.tick(secs(seconds));
-    world.node("n1").send();
-    world.pass()
-}
-
 #[test]
 fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation() {
     let mut world = commanded(hung("log"), cont());
     for _ in 0..3 {
-        pass(&mut world, 20);
+        world.report_and_pass_after(20);
     }
     assert_eq!(world.did(), [COMMAND_CONT], "it is given time");
-    let plan = pass(&mut world, 15);
+    let plan = world.report_and_pass_after(15);
     assert_eq!(world.did(), [COMMAND_CONT, JOB_CONT]);
     let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawCommand { .. }));
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
@@ -53,24 +46,24 @@ fn a_command_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation
 fn an_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
     let mut world = commanded(hung("log"), cont()).without_jobs();
     for waited in (10..=250).step_by(10) {
-        pass(&mut world, 10);
+        world.report_and_pass_after(10);
         assert_eq!(world.step(0).finished_at, None, "after {waited}s");
     }
     assert_eq!(world.did(), [COMMAND_CONT, JOB_CONT]);
-    pass(&mut world, 10);
+    world.report_and_pass_after(10);
     let step = world.step(0);
     assert_eq!((step.state, step.executor), (StepState::TimedOut, Executor::Job));
     assert!(world.jobs.is_empty(), "what does not begin is taken away");
 
     // Its pod's last word may come a little later than its end.
     let mut world = commanded(hung("log"), cont()).without_jobs();
-    pass(&mut world, 75);
+    world.report_and_pass_after(75);
     for (_, job) in world.jobs.values_mut() {
         (job.started, job.finished) = (true, true);
     }
-    pass(&mut world, 40);
+    world.report_and_pass_after(40);
     assert_eq!(world.step(0).state, StepState::Started);
-    pass(&mut world, 5);
+    world.report_and_pass_after(5);
     let step = world.step(0);
     assert_eq!((step.state, step.message.as_str()), (StepState::TimedOut, "the Job ended without a result"));
 }
@@ -96,12 +89,12 @@ fn no_job_is_made_where_none_could_start_or_the_command_is_taken_or_only_the_pro
     for (name, change, seconds) in cases {
         let mut world = commanded(hung("log"), cont());
         change(&mut world);
-        pass(&mut world, seconds);
+        world.report_and_pass_after(seconds);
         assert_eq!((world.did(), world.step(0).executor), (vec![COMMAND_CONT], Executor::Probe), "{name}");
     }
 
     let mut world = commanded(fault(FaultType::RuntimeListHung, "it"), restart_runtime(true));
-    pass(&mut world, 100);
+    world.report_and_pass_after(100);
     assert_eq!(world.did(), ["command RestartRuntime"], "a Job might end with what it restarts");
 }
 

@@ -555,8 +555,7 @@ fn check_refusals(world: &World, remediation: &Remediation) {
     for fault in &remediation.faults {
         let Some(rule) = policy.rule(&fault.rule) else { continue };
         let wait = |record: &StepRecord| {
-            let step_index = usize::try_from(record.step_index).unwrap();
-            let wait = rule.steps.get(step_index).unwrap().cooldown.max(secs(10));
+            let wait = rule.step(record.step_index).unwrap().cooldown.max(secs(10));
             record.finished_at.unwrap().checked_add(wait).unwrap()
         };
         let tried: Vec<&StepRecord> = remediation.steps.iter().filter(|step| step.fault_id == fault.id).collect();

@@ -240,9 +240,7 @@ fn what_can_never_begin_ends_with_the_reason() {
 #[test]
 fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
     let mut world = requested(ClearedBy::Cont, &[cont()]);
-    world.tick(secs(3_600));
-    world.node("n1").send();
-    assert_eq!(acts(&world.pass()), [], "nothing stands in its way but the time");
+    assert_eq!(acts(&world.report_and_pass_after(3_600)), [], "nothing stands in its way but the time");
     assert!(ended(&world, "by-hand").message.contains("it could not within 60 min"));
 }
 

@@ -306,9 +306,8 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
         (Rule { matching: owners, ..all() }, "match.ownerKinds"),
         (narrowed("first", is_not("db"), &[notify()]), "match.podSelector"),
     ] {
-        let mut world = World::new(&[policy("p", &[first, all_rules("later", &[kill(true)])])], &["n1"]);
-        world.inject("n1", unnamed(), ClearedBy::Kill);
-        let plan = world.plan();
+        let rules = [first, all_rules("later", &[kill(true)])];
+        let plan = World::with_rules(&rules).ill(unnamed(), ClearedBy::Kill).plan();
         assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]), "{field}");
         let said = &plan.blocked[0].message;
         assert!(said.contains(field) && said.contains("the probe does not know which"), "{said}");

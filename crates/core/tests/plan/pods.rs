@@ -19,7 +19,7 @@ fn for_pods(steps: &[Step]) -> World {
 }
 
 /// A node with a pod that backs off.
-fn stuck(steps: &[Step]) -> World {
+pub fn stuck(steps: &[Step]) -> World {
     World::under(steps, &["n1"]).with_pod(backing_off("n1", "agent-1"))
 }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nrh_core::action::{Reboot, Restart};
+use nrh_core::action::Restart;
 use nrh_core::external_condition::ConditionMatcher;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{
-    Action, Amount, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Requirement, Rule, Selector, Step,
+    Amount, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Requirement, Rule, Selector, Step,
     StormLimit, TopologyLimit,
 };
 use nrh_core::snapshot::TriState;
@@ -17,14 +17,9 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 use crate::events::{CONDITION, Event, LABEL, NODES, NOT_DB, POLICIES, POOL, ZONE, come};
 use crate::samples::{
     asked, clean_up, cont, cordon, delete_pod, drain, hand_off, kept, kill, mark_for_reboot, notify, policy, reboot,
-    restart, rule, soft_taint, taint,
+    reboot_drained, restart, rule, soft_taint, taint,
 };
 use crate::world::{Chaos, World, secs};
-
-/// Only of a node that is drained.
-fn reboot_drained() -> Step {
-    Step { action: Action::Reboot(Reboot::default()), ..reboot() }
-}
 
 pub fn some_steps() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();

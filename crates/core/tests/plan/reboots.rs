@@ -1,22 +1,17 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
-use nrh_core::action::Reboot;
 use nrh_core::command::{OutcomeReason, OutcomeState};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, ActionType, Amount, History, Mode, Step, TopologyLimit};
+use nrh_core::policy::{ActionType, Amount, History, Mode, Step, TopologyLimit};
 use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{
-    asked, cordon, drain, drain_all_the_same, fault, hand_off, hung, mark_for_reboot, notify, plugin, reboot, secs,
-    silent,
+    asked, cordon, drain, drain_all_the_same, fault, hand_off, hung, mark_for_reboot, notify, plugin, reboot,
+    reboot_drained, secs, silent,
 };
 use crate::world::{Change, Chaos, ClearedBy, World, acts, command, reasons, says};
-
-fn drained_first() -> Step {
-    Step { action: Action::Reboot(Reboot::default()), ..reboot() }
-}
 
 fn sick(steps: &[Step]) -> World {
     World::sick(silent(), ClearedBy::Reboot, steps)
@@ -264,7 +259,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
         (silent(), &drain(), None, None),
         (plugin(), &drain(), None, after(3)),
     ] {
-        let steps = [cordon(), drain.clone(), drained_first(), notify()];
+        let steps = [cordon(), drain.clone(), reboot_drained(), notify()];
         let mut world = World::sick(fault, ClearedBy::Reboot, &steps).with_pods(1);
         world.node("n1").workloads[0].budget = budget.map(str::to_owned);
         world.run(secs(900));
@@ -342,9 +337,7 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
     limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: Amount::Count(1) }];
     (limits.max_in_flight, limits.max_unhealthy) = (Amount::Count(2), Amount::Count(2));
     limits.storm.min_nodes = Amount::Count(50);
-    for name in ["a", "b"] {
-        world.inject(name, silent(), ClearedBy::Reboot);
-    }
+    world.inject_all(&["a", "b"], &silent(), ClearedBy::Reboot);
     let mut most = 0;
     for _ in 0..120 {
         world.pass();

@@ -211,9 +211,7 @@ fn no_check_is_requested_while_something_else_blocks_anyway() {
     }
     let mut world = World::under(&[cont()], &names(6));
     world.policies[0].limits.storm.min_nodes = Amount::Count(5);
-    for node in names(6) {
-        world.inject(&node, hung("log"), None);
-    }
+    world.inject_all(&names(6), &hung("log"), None);
     let plan = world.plan_with(|snapshot| {
         snapshot.reports.values_mut().for_each(|report| report.faults[0].checked = secs(600));
     });

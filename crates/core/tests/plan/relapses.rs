@@ -98,9 +98,8 @@ fn what_comes_back_is_met_with_the_same_step_or_the_next() {
 /// Nor one behind a drain that cannot be.
 #[test]
 fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
-    let mut world = World::under(&[cont(), drain(), kill(true)], &["n1"]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), drain(), kill(true)]);
     world.may_evict = TriState::False;
-    world.inject("n1", hung("log"), ClearedBy::Cont);
     world.run(secs(120));
     again(&mut world);
     assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);

@@ -242,6 +242,11 @@ pub fn reboot() -> Step {
     Step { timeout: secs(600), ..step(Action::Reboot(Reboot { require_drain: false })) }
 }
 
+/// Only of a node that is drained.
+pub fn reboot_drained() -> Step {
+    Step { action: Action::Reboot(Reboot::default()), ..reboot() }
+}
+
 /// By the file that kured checks for, for an hour.
 pub fn mark_for_reboot() -> Step {
     Step { timeout: secs(3600), ..step(Action::MarkForReboot(MarkForReboot::default())) }

@@ -68,9 +68,7 @@ proptest! {
         for policy in &mut world.policies {
             policy.rules.iter_mut().for_each(|rule| rule.faults.retain(|kind| *kind != ITS_OWN));
         }
-        for node in NODES {
-            world.inject(node, fault(ITS_OWN, "disk"), None);
-        }
+        world.inject_all(&NODES, &fault(ITS_OWN, "disk"), None);
         let mut beside = world.clone();
         beside.policies.push(disabled(how, priority, &steps));
         for (turn, round) in rounds.iter().enumerate() {

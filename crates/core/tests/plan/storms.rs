@@ -31,13 +31,9 @@ pub fn inject(
     by: impl Into<Option<ClearedBy>>,
     of: fn(&str) -> Fault,
 ) {
-    let by = by.into();
     let all = names(world.nodes.len());
-    for node in &all[nodes] {
-        let mut fault = of("log");
-        (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-        world.inject(node, fault, by);
-    }
+    let fault = Fault { first_seen: world.now, duration_seconds: 60, ..of("log") };
+    world.inject_all(&all[nodes], &fault, by);
 }
 
 /// Time passes for the faults, too: they grow older with each report.
@@ -207,25 +203,22 @@ fn a_kubelet_version_that_the_sick_have_in_common_is_named() {
     assert!(!told.contains("v1.36.2"), "what all have says nothing: {told}");
 }
 
-/// Gives the first nodes something that the others have not.
-fn mark_out(world: &mut World, first: usize, mark: fn(&mut NodeView, bool)) {
+/// Gives the first nodes something new, and the others something old.
+fn mark_out(world: &mut World, first: usize, mark: fn(&mut NodeView, String)) {
     for (place, node) in world.nodes.values_mut().enumerate() {
-        mark(&mut node.view, place < first);
+        mark(&mut node.view, if place < first { "new" } else { "old" }.to_owned());
     }
 }
 
 /// Few nodes are a storm, too, where they have in common what most have not: that is the likely cause.
 #[test]
 fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
-    type Mark = (&'static str, fn(&mut NodeView, bool));
+    type Mark = (&'static str, fn(&mut NodeView, String));
     let marks: [Mark; 4] = [
-        ("kubelet new", |view, is| view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned())),
-        ("runtime new", |view, is| view.runtime_version = Some(if is { "new" } else { "old" }.to_owned())),
-        ("image new", |view, is| view.os_image = Some(if is { "new" } else { "old" }.to_owned())),
-        ("pool new", |view, is| {
-            let pool = if is { "new" } else { "old" }.to_owned();
-            view.labels.insert("karpenter.sh/nodepool".to_owned(), pool);
-        }),
+        ("kubelet new", |view, value| view.kubelet_version = Some(value)),
+        ("runtime new", |view, value| view.runtime_version = Some(value)),
+        ("image new", |view, value| view.os_image = Some(value)),
+        ("pool new", |view, value| drop(view.labels.insert("karpenter.sh/nodepool".to_owned(), value))),
     ];
     for (what, mark) in marks {
         let mut world = fleet(40);
@@ -255,9 +248,7 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
         if let Some(nodes) = nodes {
             world.policies[0].limits.storm.min_nodes = Amount::Count(nodes);
         }
-        mark_out(&mut world, marked, |view, is| {
-            view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned());
-        });
+        mark_out(&mut world, marked, |view, value| view.kubelet_version = Some(value));
         inject(&mut world, 0..sick, ClearedBy::Cont, hung);
         acts(&world.pass()).len()
     };
@@ -316,9 +307,7 @@ fn what_joins_an_open_remediation_obeys_the_ramp() {
         let has = |one: &&Remediation| one.faults.iter().any(|fault| fault.kind == FaultType::HungContainer);
         world.remediations.values().filter(has).count()
     };
-    for node in ["n00", "n01", "n02", "n03"] {
-        world.inject(node, plugin(), None);
-    }
+    world.inject_all(&["n00", "n01", "n02", "n03"], &plugin(), None);
     world.pass();
     assert_eq!(world.remediations.len(), 4);
     inject(&mut world, 0..12, ClearedBy::Cont, hung);

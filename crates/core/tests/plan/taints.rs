@@ -7,9 +7,8 @@ use nrh_core::remediation::{Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
-use crate::samples::{
-    backing_off, cont, cordon, delete_pod, hung, kept, kill, notify, plugin, rule, soft_taint, taint,
-};
+use crate::pods::stuck;
+use crate::samples::{cont, cordon, delete_pod, hung, kept, kill, notify, plugin, rule, soft_taint, taint};
 use crate::world::{ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, removes, secs, written};
 
 const HARD: TaintEffect = TaintEffect::NoSchedule;
@@ -248,7 +247,7 @@ fn it_goes_where_a_cordon_stays_and_so_does_a_late_write_of_it() {
 fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
     let delete = [delete_pod(), notify()];
     for theirs in [KeyedTaint::plain(HARD), somebodys()] {
-        let mut world = World::under(&delete, &["n1"]).with_pod(backing_off("n1", "agent-1"));
+        let mut world = stuck(&delete);
         world.node("n1").view.taints.insert(theirs.clone());
         let plan = world.pass();
         assert_eq!(acts(&plan), [], "{theirs}");
@@ -263,7 +262,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
         assert_ne!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     }
     // Pods of DaemonSets come to a node that others only prefer not to use.
-    let mut world = World::under(&delete, &["n1"]).with_pod(backing_off("n1", "agent-1"));
+    let mut world = stuck(&delete);
     world.node("n1").view.taints.insert(KeyedTaint::plain(SOFT));
     assert_eq!(acts(&world.pass()).len(), 1);
 }
@@ -271,8 +270,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
 #[test]
 fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() {
     for (first, expected) in [(taint(), "delete agent-1"), (soft_taint(), "taint")] {
-        let steps = [first, delete_pod(), notify()];
-        let mut world = World::under(&steps, &["n1"]).with_pod(backing_off("n1", "agent-1"));
+        let mut world = stuck(&[first, delete_pod(), notify()]);
         assert_eq!(acts(&world.pass()), [("n1".to_owned(), expected.to_owned())]);
     }
 }

@@ -42,10 +42,8 @@ fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
 
 #[test]
 fn a_harsher_step_may_have_a_window_of_its_own() {
-    let steps = [cont(), kill(true), notify()];
-    let mut world = World::under(&steps, &["n1"]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cont(), kill(true), notify()]);
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[ActionType::DeletePod])];
-    world.inject("n1", hung("log"), ClearedBy::Kill);
     world.run(secs(600));
     assert_eq!(world.did().len(), 2, "neither of the two is a DeletePod: {:?}", world.did());
 
@@ -70,8 +68,7 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
 #[test]
 fn people_are_told_at_any_time() {
     let resolves = rule("heals", &[FaultType::LeakedShim], &[clean_up()]);
-    let mut world = World::new(&[policy("p", &[resolves, rule("tells", &FaultType::ALL, &[notify()])])], &["n1"]);
-    world.inject("n1", hung("log"), None);
+    let mut world = World::with_rules(&[resolves, rule("tells", &FaultType::ALL, &[notify()])]).ill(hung("log"), None);
     world.policies[0].windows = vec![today(WindowType::Deny)];
     assert_eq!(acts(&world.pass()), [("n1".to_owned(), "notify".to_owned())]);
 }
@@ -79,10 +76,8 @@ fn people_are_told_at_any_time() {
 #[test]
 fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     let first = Step { timeout: secs(30), ..cont() };
-    let steps = [cordon(), first, kill(true), delete_pod(), notify()];
-    let mut world = World::under(&steps, &["n1"]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), first, kill(true), delete_pod(), notify()]);
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
-    world.inject("n1", hung("log"), None);
     world.tick(secs(3570));
     world.run(secs(1800));
     let did = world.did();
@@ -96,8 +91,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
 /// It was reserved, the leader died before the act, and then its window shut.
 #[test]
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
-    let steps = [cont(), kill(true), notify()];
-    let mut world = World::under(&steps, &["n1"]).ill(hung("log"), ClearedBy::Cont);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];

@@ -84,6 +84,14 @@ impl World {
         node.send();
     }
 
+    /// The same on each of these nodes.
+    pub fn inject_all(&mut self, nodes: &[impl AsRef<str>], fault: &Fault, by: impl Into<Option<ClearedBy>>) {
+        let by = by.into();
+        for node in nodes {
+            self.inject(node.as_ref(), fault.clone(), by);
+        }
+    }
+
     /// Its faults are gone, as if somebody had repaired it, and its probe reports that.
     pub fn recover(&mut self, node: &str) {
         self.node(node).sick.clear();
@@ -118,6 +126,13 @@ impl World {
     /// The same, after so many seconds.
     pub fn pass_after(&mut self, seconds: u64) -> Plan {
         self.tick(secs(seconds));
+        self.pass()
+    }
+
+    /// The same, and the probe of n1 has just reported.
+    pub fn report_and_pass_after(&mut self, seconds: u64) -> Plan {
+        self.tick(secs(seconds));
+        self.node("n1").send();
         self.pass()
     }
 

@@ -19,11 +19,7 @@ fn an_old_create_is_told_with_its_container_its_pod_and_its_process() {
     assert!(with(client("create", 299, WORK)).kinds().is_empty());
     let findings = with(client("create", 300, WORK)).findings();
     let sighting = only_of(&findings, KIND, "uid-one");
-    assert!(
-        sighting.message.starts_with("`create` of container work of default/one has been at work for more than 300 s"),
-        "{}",
-        sighting.message
-    );
+    begins(&sighting.message, "`create` of container work of default/one has been at work for more than 300 s");
     let target = &sighting.target;
     assert_eq!(target.process.as_ref().map(|p| (p.pid, p.role)), Some((300, Role::RuntimeClient)));
     assert_eq!((target.container_id.as_deref(), target.sandbox_id.as_deref()), (Some(WORK), Some(SANDBOX)));

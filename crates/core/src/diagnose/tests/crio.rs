@@ -45,8 +45,8 @@ fn a_container_whose_status_hangs_is_one_fault_without_a_process_to_end() {
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.subject.id.as_deref()), (FaultType::HungContainer, Some(WORK)));
     assert_eq!(sighting.message, "container work of default/one does not answer while the runtime does");
-    assert!(sighting.evidence[0].starts_with("ContainerStatus of aaaa1 is out past its deadline"), "{sighting:?}");
-    assert!(sighting.evidence[1].starts_with("conmon of container aaaa1: process 400"), "{sighting:?}");
+    begins(&sighting.evidence[0], "ContainerStatus of aaaa1 is out past its deadline");
+    begins(&sighting.evidence[1], "conmon of container aaaa1: process 400");
     assert_eq!((sighting.target.process.as_ref(), sighting.certain), (None, true));
     let clean = clean_at(&findings, FaultType::HungContainer, &format!("uid-one/{SIDECAR}"));
     assert!(clean.is_some(), "its neighbour is well");
@@ -129,11 +129,7 @@ fn a_stopped_conmon_whose_container_is_gone_is_left_over() {
     };
     let findings = with('T', 1, 0).findings();
     let sighting = only_of(&findings, FaultType::LeakedShim, NEW);
-    assert!(
-        sighting.message.starts_with("conmon cccc00000000 of default/one serves nothing any more"),
-        "{}",
-        sighting.message
-    );
+    begins(&sighting.message, "conmon cccc00000000 of default/one serves nothing any more");
     assert!(sighting.target.is_conmon());
     for (state, parent, children) in [('S', 1, 0), ('T', 50, 0), ('T', 1, 1), ('S', 1, 1)] {
         assert_eq!(with(state, parent, children).kinds(), [], "{state} {parent} {children}");
@@ -154,11 +150,7 @@ fn a_create_that_hangs_below_its_conmon_is_its_pods() {
     node.table().push(client(410, "create"));
     let findings = node.findings();
     let sighting = only_of(&findings, FaultType::RuntimeClientHung, "uid-one");
-    assert!(
-        sighting.message.starts_with("`create` of container cccc00000000 of default/one has made no progress for 30 s"),
-        "{}",
-        sighting.message
-    );
+    begins(&sighting.message, "`create` of container cccc00000000 of default/one has made no progress for 30 s");
     assert_eq!(sighting.target.process.as_ref().map(|process| process.role), Some(Role::RuntimeClient));
     // CRI-O's own child is the kubelet's. What somebody else has called is not.
     let mut runtime = crio();

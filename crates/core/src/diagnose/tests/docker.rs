@@ -17,10 +17,15 @@ pub(super) fn healthy() -> Node {
     node
 }
 
-fn removal(state: Option<RemovalState>) -> Node {
-    let mut node = healthy();
+/// A container whose removal was begun, and what Docker says of it.
+pub(super) fn removal(node: &mut Node, state: Option<RemovalState>) {
     let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
     node.list().removals = Some(vec![RemovalSeen { container, state }]);
+}
+
+fn with_removal(state: Option<RemovalState>) -> Node {
+    let mut node = healthy();
+    removal(&mut node, state);
     node
 }
 
@@ -34,9 +39,9 @@ fn an_inspect_that_hangs_names_its_own_container_and_shim_and_no_other() {
         (sighting.kind, sighting.certain, sighting.key.as_str()),
         (FaultType::HungContainer, true, "uid-one/aaaa1")
     );
-    assert!(sighting.message.starts_with("container work of default/one does not answer"), "{}", sighting.message);
+    begins(&sighting.message, "container work of default/one does not answer");
     assert!(sighting.message.contains("; its shim is process 110"), "{}", sighting.message);
-    assert!(sighting.evidence[0].starts_with("inspect of"), "{:?}", sighting.evidence);
+    begins(&sighting.evidence[0], "inspect of");
     assert_eq!(sighting.target.process.as_ref().map(|process| process.pid), Some(110));
     assert_eq!(sighting.target.container_id.as_deref(), Some(WORK));
     for key in [format!("uid-one/{SIDECAR}"), format!("uid-one/{SANDBOX}"), format!("uid-other/{OTHER_WORK}")] {
@@ -148,7 +153,7 @@ fn a_stopped_shim_whose_listed_container_has_ended_is_left_over() {
 #[test]
 fn a_removal_that_has_failed_is_named_with_its_cause() {
     let cause = "unlinkat /var/lib/docker/overlay2/x: operation not permitted";
-    let findings = removal(Some(RemovalState::Failed(cause.into()))).findings();
+    let findings = with_removal(Some(RemovalState::Failed(cause.into()))).findings();
     let sighting = only_of(&findings, FaultType::ContainerStuck, NEW);
     assert_eq!(sighting.message, format!("Docker cannot remove container old of default/one: {cause}"));
     assert_eq!(sighting.target.process, None);
@@ -159,7 +164,7 @@ fn a_removal_that_is_under_way_or_not_answered_for_is_none_that_has_failed() {
     for (state, expected) in
         [(Some(RemovalState::NotFailed), Clean), (Some(RemovalState::Gone), Clean), (None, Unknown)]
     {
-        assert_eq!(said(&removal(state.clone()), FaultType::ContainerStuck, NEW), expected, "{state:?}");
+        assert_eq!(said(&with_removal(state.clone()), FaultType::ContainerStuck, NEW), expected, "{state:?}");
     }
     let mut node = healthy();
     node.list().removals = None;

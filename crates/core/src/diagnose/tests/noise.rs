@@ -8,12 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use nrh_testbed_matrix::{Seen, Way};
 
 use super::crio::with_crio;
+use super::docker::removal;
 use super::duplicate_sandbox::second_sandbox;
 use super::stuck_containers::ghost;
 use super::unresponsive_shims::unresponsive;
 use super::*;
 use crate::fault::FaultState;
-use crate::observation::{RemovalSeen, RemovalState};
+use crate::observation::RemovalState;
 use crate::tracker::Tracker;
 
 /// Seconds between two checks of everything.
@@ -313,12 +314,6 @@ fn with_docker(node: &mut Node) {
     *node = docker::healthy();
 }
 
-/// A container whose removal was begun, and what Docker says of it.
-fn removal(node: &mut Node, state: RemovalState) {
-    let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
-    node.list().removals = Some(vec![RemovalSeen { container, state: Some(state) }]);
-}
-
 fn of_docker() -> Vec<Timeline> {
     use FaultType as F;
     vec![
@@ -355,10 +350,10 @@ fn of_docker() -> Vec<Timeline> {
             node.table().last_mut().unwrap().state = 'T';
         }),
         timeline("a large container takes half an hour to remove", 1800, &[], |node, _| {
-            removal(node, RemovalState::NotFailed);
+            removal(node, Some(RemovalState::NotFailed));
         }),
         at_first("a removal fails for nine minutes", 540, 900, &[F::ContainerStuck], |node, _| {
-            removal(node, RemovalState::Failed("device or resource busy".into()));
+            removal(node, Some(RemovalState::Failed("device or resource busy".into())));
         }),
     ]
 }
@@ -493,7 +488,7 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
         }),
         (F::ContainerStuck, 610, |node, _| {
             with_docker(node);
-            removal(node, RemovalState::Failed("operation not permitted".into()));
+            removal(node, Some(RemovalState::Failed("operation not permitted".into())));
         }),
         (F::RuntimeClientHung, 370, |node, t| node.runtime_client("create", t)),
         (F::RuntimeClientHung, 100, |node, t| {

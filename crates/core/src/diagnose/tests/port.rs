@@ -46,13 +46,7 @@ fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
         (|node| node.runtime = hung(6), "does not answer"),
         (|node| node.lists = hung(120), "lists do not come back"),
         (|node| node.lists = unavailable("no socket"), "lists do not come back"),
-        (
-            |node| {
-                let network = NetworkSeen { ready: false, reason: String::new(), message: String::new() };
-                node.status = done(StatusSeen { network: Some(network) });
-            },
-            "network is not ready",
-        ),
+        (|node| node.status = done(StatusSeen { network: Some(NetworkSeen::default()) }), "network is not ready"),
         (|node| node.status = Reading::Never, "is not known"),
         (|node| node.relists(Some(120), 0), "relists its pods slowly"),
         (|node| node.port().relists = Err("403".into()), "is not known"),

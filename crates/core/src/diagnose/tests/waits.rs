@@ -48,7 +48,7 @@ fn daemons_are_checked_thread_by_thread() {
         ThreadWaiting { thread: 57, waited: Duration::from_mins(2), wchan: Some("rpc_wait_bit_killable".into()) };
     let findings = Node::with(|node| node.host().daemons[1].waiting = Ok(Some(thread))).findings();
     let sighting = only_of(&findings, KIND, "50.5000");
-    assert!(sighting.message.starts_with("a thread of process 50 (containerd"), "{}", sighting.message);
+    begins(&sighting.message, "a thread of process 50 (containerd");
     assert!(clean_at(&findings, KIND, "60.6000").is_some());
     // The process table shows its first thread only, and of the whole daemon says nothing.
     let mut node = Node::healthy();
