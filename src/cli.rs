@@ -110,10 +110,18 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum Generate {
     /// Prints the custom resource definitions, or writes them to a folder.
-    Crds(CrdsArgs),
+    Crds {
+        /// Folder to write one file per definition to; printed when absent.
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
     #[cfg(target_os = "linux")]
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
-    Thresholds(ThresholdsArgs),
+    Thresholds {
+        /// Those that a probe with this configuration has; a file that a probe would refuse is refused here too.
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
     /// Prints the completions of a shell, such as `nrh generate completions bash >/etc/bash_completion.d/nrh`.
     Completions {
         /// The shell.
@@ -149,14 +157,6 @@ pub struct ProbeCli {
     /// The probe's own.
     #[command(flatten)]
     pub probe: ProbeArgs,
-}
-
-/// Flags of `nrh generate thresholds`.
-#[derive(Debug, Args)]
-pub struct ThresholdsArgs {
-    /// Those that a probe with this configuration has; a file that a probe would refuse is refused here too.
-    #[arg(long)]
-    pub config: Option<PathBuf>,
 }
 
 /// Flags of `nrh get`.
@@ -340,14 +340,6 @@ pub struct SimulateArgs {
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-}
-
-/// Flags of `nrh generate crds`.
-#[derive(Debug, Args)]
-pub struct CrdsArgs {
-    /// Folder to write one file per definition to; printed when absent.
-    #[arg(long)]
-    pub out: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
-use nrh::cli::{Cli, Command, CrdsArgs, Generate};
+use nrh::cli::{Cli, Command, Generate};
 use nrh::{process, terminal};
 
 /// Exit code of what was asked for in a way, or of things, that cannot be used; that of a command line that is none.
@@ -52,9 +52,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::RestartSafe(args) => Box::pin(nrh::restart_safe::run(args)).await,
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Migrate(args) => nrh::migrate::run(&args),
-            Command::Generate(Generate::Crds(args)) => print_crds(&args),
+            Command::Generate(Generate::Crds { out }) => print_crds(out.as_deref()),
             #[cfg(target_os = "linux")]
-            Command::Generate(Generate::Thresholds(args)) => print_thresholds(&args),
+            Command::Generate(Generate::Thresholds { config }) => print_thresholds(config.as_deref()),
             Command::Generate(Generate::Completions { shell }) => print_completions(shell),
             Command::Generate(Generate::Man { out }) => write_man(&out),
         }
@@ -65,11 +65,11 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path).with_context(|| format!("cannot make folder {}", path.display()))
 }
 
-fn print_crds(args: &CrdsArgs) -> anyhow::Result<()> {
-    args.out.as_deref().map_or(Ok(()), make_folder)?;
+fn print_crds(out: Option<&Path>) -> anyhow::Result<()> {
+    out.map_or(Ok(()), make_folder)?;
     for (file, crd) in nrh::api::crds::all() {
         let yaml = nrh::api::crds::yaml(&crd).with_context(|| format!("cannot write {file} as YAML"))?;
-        match &args.out {
+        match out {
             Some(folder) => {
                 let path = folder.join(&file);
                 std::fs::write(&path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
@@ -93,8 +93,8 @@ fn write_man(out: &Path) -> anyhow::Result<()> {
 }
 
 #[cfg(target_os = "linux")]
-fn print_thresholds(args: &nrh::cli::ThresholdsArgs) -> anyhow::Result<()> {
-    let thresholds = args.config.as_deref().map(nrh::node::config::read).transpose()?.unwrap_or_default();
+fn print_thresholds(config: Option<&Path>) -> anyhow::Result<()> {
+    let thresholds = config.map(nrh::node::config::read).transpose()?.unwrap_or_default();
     let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
         .into_iter()
         .map(|kind| (kind.as_str(), kind.usual_time_to_confirm(&thresholds).as_secs()))

@@ -119,8 +119,6 @@ pub(crate) async fn remediate(client: Client, args: RemediateArgs) -> anyhow::Re
             node_uid: uid,
             policy: choice.policy.name.clone(),
             mode: Mode::Enforce,
-            approval: None,
-            cancel: None,
             manual: Some(ManualRequestSpec {
                 requested_by: by.clone(),
                 fault: fault.kind,
@@ -131,6 +129,7 @@ pub(crate) async fn remediate(client: Client, args: RemediateArgs) -> anyhow::Re
                 reason: args.reason.clone(),
                 start_timeout: args.timeout,
             }),
+            ..NodeRemediationSpec::default()
         },
         status: None,
     };

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::No;
-use crate::api::condition::status_of;
+use crate::api::condition::{find, status_of};
 use crate::api::{ConditionType, NodeRuntimeHealth};
 use crate::caller::{client, error_text, refused, within};
 use crate::cli::RestartSafeArgs;
@@ -123,7 +123,7 @@ fn is_answered(object: &NodeRuntimeHealth, name: &str, before: Option<&str>) -> 
 /// The verdict of the report, and its reason.
 fn verdict(object: &NodeRuntimeHealth) -> (TriState, String) {
     let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let condition = conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
+    let condition = find(conditions, ConditionType::RestartSafe);
     let reason = condition.map_or("its report does not say", |condition| condition.message.as_str());
     (status_of(conditions, ConditionType::RestartSafe), bounded(reason, MAX_REASON))
 }

@@ -153,13 +153,9 @@ fn policies(path: &Path) -> anyhow::Result<Vec<(PathBuf, Policy)>> {
                 Some(kind) if is_ours(&object) && !OTHERS.contains(&kind) => {
                     return Err(anyhow!("kind: expected RemediationPolicy, found {kind:?}")).with_context(cannot_use);
                 }
-                Some(kind) => {
-                    others.insert(kind.to_owned());
-                }
+                Some(kind) => drop(others.insert(kind.to_owned())),
                 None if object.is_null() => {}
-                None => {
-                    others.insert("an object without kind".to_owned());
-                }
+                None => drop(others.insert("an object without kind".to_owned())),
             }
         }
     }

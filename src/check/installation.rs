@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::{Finding, Verdict};
-use crate::api::condition::standing_of;
+use crate::api::condition::{find, standing_of};
 use crate::api::plain::plain;
 use crate::api::suspension::suspended_everywhere;
 use crate::api::view::guard::Guarded;
@@ -74,11 +74,9 @@ pub(super) fn judge_definitions(found: &[CustomResourceDefinition]) -> Finding {
         };
         if schemas(one) != schemas(&wanted) {
             let version = env!("CARGO_PKG_VERSION");
-            return Finding::new(
-                DEFINITIONS,
-                Verdict::Warning,
-                format!("{name} is of another version than this `nrh` ({version}): upgrade the older of the two"),
-            );
+            let message =
+                format!("{name} is of another version than this `nrh` ({version}): upgrade the older of the two");
+            return Finding::new(DEFINITIONS, Verdict::Warning, message);
         }
     }
     Finding::new(DEFINITIONS, Verdict::Ok, format!("all {}, of this version", found.len()))
@@ -142,17 +140,14 @@ pub(super) fn judge_admission(
         let checked = policy.status.as_ref().and_then(|status| status.type_checking.as_ref());
         checked.is_some_and(|checked| checked.expression_warnings.as_ref().is_some_and(|warnings| !warnings.is_empty()))
     });
-    match warned {
-        Some(policy) => Finding::new(
-            ADMISSION,
-            Verdict::Warning,
-            format!(
-                "the API server warns of {0}: `kubectl get validatingadmissionpolicy {0} -o yaml`",
-                policy.name_any()
-            ),
-        ),
-        None => Finding::new(ADMISSION, Verdict::Ok, format!("all {} are in place", POLICIES.len())),
-    }
+    let (verdict, message) = match warned.map(ResourceExt::name_any) {
+        Some(name) => {
+            let how = format!("`kubectl get validatingadmissionpolicy {name} -o yaml`");
+            (Verdict::Warning, format!("the API server warns of {name}: {how}"))
+        }
+        None => (Verdict::Ok, format!("all {} are in place", POLICIES.len())),
+    };
+    Finding::new(ADMISSION, verdict, message)
 }
 
 async fn controller(client: &Client) -> anyhow::Result<Finding> {
@@ -165,12 +160,9 @@ async fn controller(client: &Client) -> anyhow::Result<Finding> {
 
 pub(super) fn judge_controller(found: Option<&Deployment>, lease: Option<&Lease>, now: Timestamp) -> Finding {
     let at = format!("{SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}");
+    let failed = |message: String| Finding::new(CONTROLLER, Verdict::Failed, message);
     let Some(found) = found else {
-        return Finding::new(
-            CONTROLLER,
-            Verdict::Failed,
-            format!("Deployment {at} is missing: `kubectl apply -k YOUR-OVERLAY`"),
-        );
+        return failed(format!("Deployment {at} is missing: `kubectl apply -k YOUR-OVERLAY`"));
     };
     let wanted = found.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let available = found.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
@@ -189,13 +181,9 @@ pub(super) fn judge_controller(found: Option<&Deployment>, lease: Option<&Lease>
             };
             Finding::new(CONTROLLER, verdict, format!("{replicas}, {holder} leads"))
         }
-        _ => Finding::new(
-            CONTROLLER,
-            Verdict::Failed,
-            format!(
-                "{replicas}, none leads: `kubectl -n {SYSTEM_NAMESPACE} logs deployment/{DEPLOYMENT_NAME}` says why"
-            ),
-        ),
+        _ => failed(format!(
+            "{replicas}, none leads: `kubectl -n {SYSTEM_NAMESPACE} logs deployment/{DEPLOYMENT_NAME}` says why"
+        )),
     }
 }
 
@@ -247,7 +235,7 @@ pub(super) fn judge_policies(
         enforced += usize::from(policy.spec.mode == crate::core::policy::Mode::Enforce);
         let subject = format!("policy {}", policy.name_any());
         let conditions = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let ready = conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str());
+        let ready = find(conditions, ConditionType::Ready);
         // A verdict on an earlier generation does not apply to the current policy.
         let is_current = ready.is_some_and(|ready| ready.observed_generation == policy.metadata.generation);
         match standing_of(conditions, ConditionType::Ready).filter(|_| is_current) {

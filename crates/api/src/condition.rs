@@ -37,13 +37,17 @@ pub fn condition_since(
     }
 }
 
+/// The condition of this type; `None` where it is missing.
+pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind.as_str())
+}
+
 /// The status of one condition and its reason; `None` where it is missing.
 pub fn standing_of(conditions: &[Condition], kind: ConditionType) -> Option<(TriState, &str)> {
-    let found = conditions.iter().find(|c| c.type_ == kind.as_str())?;
-    Some((status_of(std::slice::from_ref(found), kind), found.reason.as_str()))
+    find(conditions, kind).map(|found| (TriState::of(&found.status), found.reason.as_str()))
 }
 
 /// The status of one condition, Unknown where it is missing.
 pub fn status_of(conditions: &[Condition], kind: ConditionType) -> TriState {
-    conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(TriState::Unknown, |c| TriState::of(&c.status))
+    standing_of(conditions, kind).map_or(TriState::Unknown, |(status, _)| status)
 }

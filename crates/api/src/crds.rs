@@ -1,7 +1,7 @@
 //! The five definitions of custom resources as YAML: what `nrh generate crds` prints and `crds/` holds.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::{CustomResourceExt, Resource};
 use serde_json::json;
@@ -109,11 +109,7 @@ fn bound_conditions(list: &mut JSONSchemaProps) {
         }
     }
     if let Some(status) = properties.get_mut("status") {
-        status.enum_ = Some(
-            ["True", "False", "Unknown"]
-                .map(|s| k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON(json!(s)))
-                .to_vec(),
-        );
+        status.enum_ = Some(["True", "False", "Unknown"].map(|status| JSON(json!(status))).to_vec());
     }
     if let Some(generation) = properties.get_mut("observedGeneration") {
         generation.minimum = Some(0.0);

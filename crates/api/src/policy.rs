@@ -33,6 +33,8 @@ use nrh_core::matching::LABEL_KEY;
 use nrh_core::policy::{History, Limits, Mode};
 use nrh_core::snapshot::TriState;
 
+/// The name of a namespace, or the beginning of one with a `*`.
+const NAMESPACE: &str = r"^[a-z0-9][-a-z0-9]*\*?$";
 /// The value of a label, which may be empty.
 const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
@@ -209,12 +211,12 @@ pub struct PolicyMatch {
     /// Only faults of a pod in one of these namespaces, each of which may end with `*`. Absent = any namespace, and
     /// faults that are about no pod. 1 to 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = NAMESPACE)))]
     pub namespaces: Vec<String>,
     /// No faults of a pod in one of these namespaces, each of which may end with `*`. Does not exclude faults that are
     /// about no pod. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = NAMESPACE)))]
     pub excluded_namespaces: Vec<String>,
     /// Only faults of a pod with these labels; `{}` = of any pod. While the controller has not read the labels, the
     /// fault is blocked and no later rule takes it.
@@ -235,15 +237,7 @@ pub struct PolicyMatch {
     /// `<=`, `<` or `=`, separated by spaces, all of which must be true. Vendor suffixes are ignored; `-rc` and the
     /// like come before their release. 1 to 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(min = 1, max = 8),
-        inner(
-            length(min = 2, max = 64),
-            regex(
-                pattern = "^ *(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2}( +(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2})* *$"
-            )
-        )
-    )]
+    #[schemars(length(min = 1, max = 8), inner(length(min = 2, max = 64), regex(pattern = range::FORM)))]
     #[x_kube(validation = Rule::new(format!("self.all(r, {})", range::holds_something("r"))).message(range::HOLDS_NOTHING))]
     pub kubelet_versions: Vec<String>,
     /// How long the fault must be present before the first step starts, in addition to being confirmed: a duration from
@@ -262,12 +256,7 @@ pub struct PolicyRuntime {
     pub name: String,
     /// Which versions, as in `kubeletVersions`: `>=1.7.0 <1.7.24`. Absent = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 2, max = 64),
-        regex(
-            pattern = "^ *(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2}( +(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2})* *$"
-        )
-    )]
+    #[schemars(length(min = 2, max = 64), regex(pattern = range::FORM))]
     #[x_kube(validation = Rule::new(range::holds_something("self")).message(range::HOLDS_NOTHING))]
     pub versions: Option<String>,
 }

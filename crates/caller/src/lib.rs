@@ -127,18 +127,14 @@ pub fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
     };
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, serde_saphyr::options! { budget: budget })
-            .map_err(|error| no_yaml(&error))
+            // With its line and column.
+            .map_err(|error| anyhow!("{}", error.without_snippet().render_with_formatter(&UserMessageFormatter)))
             .context("it cannot be read as YAML or JSON")?;
     let objects = documents.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
         _ => vec![object],
     });
     Ok(objects.collect())
-}
-
-/// The error of a file, with its line and column.
-pub fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
-    anyhow!("{}", error.without_snippet().render_with_formatter(&UserMessageFormatter))
 }
 
 /// The answer to a call, or an error after the timeout.

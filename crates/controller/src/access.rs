@@ -89,12 +89,7 @@ impl Access {
         if let Some(may) = self.known(token) {
             return Ok(may);
         }
-        let answer = match self.user(token).await {
-            Ok(Some(user)) => self.may(user).await.map(Some),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error),
-        };
-        let denied = match answer {
+        let denied = match self.review(token).await {
             Ok(Some(may)) => {
                 self.known.lock().unwrap_or_else(PoisonError::into_inner).put(token, may, Instant::now());
                 return Ok(may);
@@ -109,8 +104,8 @@ impl Access {
         Err(denied)
     }
 
-    /// The user of a token; `None` if the API server does not know the token.
-    async fn user(&self, token: &str) -> Result<Option<UserInfo>, CallError> {
+    /// Whether the account of a token may read the metrics; `None` if the API server does not know the token.
+    async fn review(&self, token: &str) -> Result<Option<bool>, CallError> {
         let audiences = self.audience.iter().cloned().collect();
         let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(audiences) };
         let review = TokenReview { spec, ..TokenReview::default() };
@@ -121,7 +116,8 @@ impl Access {
         // An API server that does not support audiences names none. That does not confirm ours.
         let is_for_us = |own: &String| status.audiences.iter().flatten().any(|audience| audience == own);
         let is_known = status.authenticated == Some(true) && self.audience.as_ref().is_none_or(is_for_us);
-        Ok(status.user.filter(|_| is_known))
+        let Some(user) = status.user.filter(|_| is_known) else { return Ok(None) };
+        self.may(user).await.map(Some)
     }
 
     async fn may(&self, user: UserInfo) -> Result<bool, CallError> {

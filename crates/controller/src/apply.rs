@@ -135,16 +135,16 @@ impl Failures {
 
     /// Records that the ledger was not stored. Returns the wait until the next try.
     pub fn note_ledger(&mut self, error: &StoreError) -> Duration {
-        self.note(LEDGER, Instant::now(), error.retry_after())
+        self.note(LEDGER, error.retry_after())
     }
 
     /// Records a failure. Returns the wait until the next try, which is at least `asked`.
-    fn note(&mut self, chain: &str, now: Instant, asked: Option<Duration>) -> Duration {
+    fn note(&mut self, chain: &str, asked: Option<Duration>) -> Duration {
         let count = self.0.get(chain).map_or(0, |failure| failure.count);
         let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl(count.min(16)).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
         let wait = wait.max(asked.unwrap_or_default());
-        let failure = Failure { count: count.saturating_add(1), until: now + wait, is_asked: asked.is_some() };
-        self.0.insert(chain.to_owned(), failure);
+        let (count, until) = (count.saturating_add(1), Instant::now() + wait);
+        self.0.insert(chain.to_owned(), Failure { count, until, is_asked: asked.is_some() });
         wait
     }
 
@@ -155,7 +155,7 @@ impl Failures {
             return Applied { done, retry_in: None };
         };
         tracing::warn!(chain, error = error.line(), "effect not carried out");
-        Applied { done, retry_in: Some(self.note(chain, Instant::now(), error.retry_after())) }
+        Applied { done, retry_in: Some(self.note(chain, error.retry_after())) }
     }
 }
 
@@ -292,7 +292,7 @@ impl Applier {
         }
         let Some(term) = self.leadership.term(now) else { return Applied { done: 0, retry_in: Some(FIRST_WAIT) } };
         if !self.are_gone(slots).await {
-            return Applied { done: 0, retry_in: Some(failures.note(LEDGER, Instant::now(), None)) };
+            return Applied { done: 0, retry_in: Some(failures.note(LEDGER, None)) };
         }
         match ledger.store(&self.calls, slots, term.epoch).await {
             Ok(()) if self.leads() => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -44,22 +45,21 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The answer of the API server, if there was one.
+    pub fn answer(&self) -> Option<&Status> {
+        let Self::Api { source, .. } = self else { return None };
+        if let kube::Error::Api(status) = source.as_ref() { Some(status) } else { None }
+    }
+
     /// The status code of the answer, if there was one.
     pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::Api { source, .. } => match source.as_ref() {
-                kube::Error::Api(status) => Some(status.code),
-                _ => None,
-            },
-            Self::NoAnswer { .. } => None,
-        }
+        Some(self.answer()?.code)
     }
 
     /// How long the API server asks the controller to wait before the next request: by its answer (`details.retryAfterSeconds`),
     /// and for a minimum time whenever it reports too many requests.
     pub fn retry_after(&self) -> Option<Duration> {
-        let Self::Api { source, .. } = self else { return None };
-        let kube::Error::Api(status) = source.as_ref() else { return None };
+        let status = self.answer()?;
         let requested = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let requested = Some(Duration::from_secs(requested.into())).filter(|requested| !requested.is_zero());
         let least = (status.code == 429).then_some(BUSY);
@@ -78,10 +78,10 @@ impl CallError {
 
     /// Whether it was a patch that names another uid, which is invalid to the API server.
     fn names_another_uid(&self) -> bool {
-        let Self::Api { source, .. } = self else { return false };
-        let kube::Error::Api(status) = source.as_ref() else { return false };
-        let causes = status.details.iter().flat_map(|details| &details.causes);
-        status.code == 422 && causes.into_iter().any(|cause| cause.field == "metadata.uid")
+        self.answer().is_some_and(|status| {
+            let mut causes = status.details.iter().flat_map(|details| &details.causes);
+            status.code == 422 && causes.any(|cause| cause.field == "metadata.uid")
+        })
     }
 
     /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it. A 401 passes: an API server
@@ -250,8 +250,6 @@ pub async fn bounded_opt<T>(
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     fn answer(status: Status) -> CallError {

@@ -70,21 +70,18 @@ impl Command<'_> {
         change: &Value,
         spec: NodeCommandSpec,
     ) -> Result<(), CallError> {
-        match known {
-            Some((row, version)) if row.owner.as_deref() == Some(self.uid) => {
+        if let Some((row, version)) = known {
+            if row.owner.as_deref() == Some(self.uid) {
                 let mut metadata = json!({"uid": row.uid});
                 if let Some(version) = version {
                     metadata["resourceVersion"] = version.into();
                 }
                 let change = json!({"metadata": metadata, "spec": change});
-                patch(self.calls, self.cache, manager, self.node, &change).await
+                return patch(self.calls, self.cache, manager, self.node, &change).await;
             }
-            Some((row, _)) => {
-                self.remove(&row.uid).await?;
-                self.create(manager, spec).await
-            }
-            None => self.create(manager, spec).await,
+            self.remove(&row.uid).await?;
         }
+        self.create(manager, spec).await
     }
 
     async fn create(&self, manager: &str, spec: NodeCommandSpec) -> Result<(), CallError> {

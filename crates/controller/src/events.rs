@@ -107,15 +107,10 @@ impl Events {
 
     /// Reports how a remediation has changed: a step waits for approval, the node did not execute one, the remediation has ended.
     pub fn changed(&self, before: Option<&Remediation>, now: &Remediation) {
-        if let Some(operation) =
-            now.awaiting().filter(|_| before.is_none_or(|before| before.awaiting() != now.awaiting()))
-        {
-            self.put_of(
-                now,
-                Kind::ManualActionRequired,
-                "Approve",
-                &format!("{}: {}", now.message, now.approve_command(operation)),
-            );
+        let awaited = before.and_then(Remediation::awaiting);
+        if let Some(operation) = now.awaiting().filter(|operation| awaited != Some(*operation)) {
+            let text = format!("{}: {}", now.message, now.approve_command(operation));
+            self.put_of(now, Kind::ManualActionRequired, "Approve", &text);
         }
         // The controller reports its own steps when it has executed them.
         let on_node = |step: &&StepRecord| step.executor != Executor::Controller && step.started_at.is_some();

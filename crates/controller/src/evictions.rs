@@ -1,14 +1,13 @@
 //! Checks whether the controller may evict pods. Drains need that right, and the default installation does not give it. While it
 //! is unknown, a drain is blocked.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use tokio::time::Instant;
 
-use super::cache::Cache;
 use super::calls::{CallError, Calls};
+use super::handles::Handles;
 use super::permissions::is_allowed;
 use nrh_core::snapshot::TriState;
 
@@ -25,7 +24,7 @@ const fn again(known: TriState) -> Duration {
 }
 
 /// Checks repeatedly while a policy drains nodes, for as long as the process runs. Without an answer the last result remains.
-pub async fn run(calls: Calls, cache: Arc<Cache>) {
+pub async fn run(Handles { calls, cache, .. }: Handles) {
     let mut tried: Option<Instant> = None;
     loop {
         let now = Instant::now();

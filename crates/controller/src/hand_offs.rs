@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject};
@@ -15,13 +16,13 @@ use tokio::time::Instant;
 use super::cache::State;
 use super::calls::{CallError, Calls, bounded_opt};
 use super::handles::Handles;
-use nrh_api::OPERATION_LABEL;
+use super::permissions::is_allowed;
+use nrh_api::{HAND_OFF_LABEL, OPERATION_LABEL};
 use nrh_core::fault::MAX_LINE;
-use nrh_core::hand_off::{HandOffView, HandedOff};
+use nrh_core::hand_off::{HandOffView, HandedOff, TemplateRef};
 use nrh_core::snapshot::TriState;
 use nrh_core::text::bounded;
 
-mod access;
 pub mod machine;
 pub mod rights;
 
@@ -59,6 +60,37 @@ fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<ApiRes
 /// Looks up a kind.
 pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option<ApiResource>, CallError> {
     Ok(among(&served(calls, api_version).await?, api_version, kind))
+}
+
+/// Whether the controller may do this to objects of a kind.
+async fn may(
+    calls: &Calls,
+    kind: &ApiResource,
+    verb: &str,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<bool, CallError> {
+    let attributes = ResourceAttributes {
+        group: Some(kind.group.clone()),
+        resource: Some(kind.plural.clone()),
+        verb: Some(verb.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: name.map(ToOwned::to_owned),
+        ..ResourceAttributes::default()
+    };
+    is_allowed(calls, attributes).await
+}
+
+/// The message for a missing right.
+fn no_right(template: &TemplateRef, kind: &ApiResource, verbs: &[&str]) -> String {
+    format!(
+        "handOff to {template}: the controller may not {} {}.{} in namespace {}: give it a ClusterRole with that right and the \
+         label {HAND_OFF_LABEL}: \"true\"",
+        verbs.join(", "),
+        kind.plural,
+        kind.group,
+        template.namespace
+    )
 }
 
 /// The error that the kind of an object is not served now. This says nothing about the object, which may exist under another

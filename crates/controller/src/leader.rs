@@ -276,12 +276,10 @@ impl Election {
         let what = || format!("releasing lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
         let released = async {
             let Some(mut lease) = bounded_opt(what, api.get(LEASE_NAME)).await? else { return Ok(()) };
-            let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
-            if spec.holder_identity.as_deref() != Some(self.me.as_str()) {
-                return Ok(());
-            }
+            let is_ours = |spec: &&mut LeaseSpec| spec.holder_identity.as_deref() == Some(self.me.as_str());
+            let Some(spec) = lease.spec.as_mut().filter(is_ours) else { return Ok(()) };
             spec.holder_identity = None;
-            bounded(what, api.replace(LEASE_NAME, &PostParams::default(), &lease)).await.map(|_| ())
+            bounded(what, api.replace(LEASE_NAME, &PostParams::default(), &lease)).await.map(drop)
         };
         match released.await {
             Ok(()) => tracing::info!("lease released"),

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::cache::State;
 use super::cache::fold::Ingest;
@@ -43,32 +43,27 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("nrh");
+        let of = &mut registry;
+        let remediations = added(of, "remediations", "Remediations by phase");
+        let acts = added(of, "actions", "Actions by kind and result");
+        let holds = added(of, "blocked", "Steps that are blocked now, by reason");
+        let faults = added(of, "faults", "Confirmed faults by type");
+        let nodes = added(of, "nodes", "Nodes by health");
+        let unreadable = added(of, "unreadable_objects", "Objects that cannot be read or are not valid, by kind");
         let decisions = Histogram::new(exponential_buckets(0.000_25, 4.0, 8));
-        let (remediations, acts, holds) = (Family::default(), Family::default(), Family::default());
-        let (faults, nodes, unreadable) = (Family::default(), Family::default(), Family::default());
-        let leader = Gauge::default();
-        registry.register("remediations", "Remediations by phase", remediations.clone());
-        registry.register("actions", "Actions by kind and result", acts.clone());
-        registry.register("blocked", "Steps that are blocked now, by reason", holds.clone());
-        registry.register("faults", "Confirmed faults by type", faults.clone());
-        registry.register("nodes", "Nodes by health", nodes.clone());
-        registry.register(
-            "unreadable_objects",
-            "Objects that cannot be read or are not valid, by kind",
-            unreadable.clone(),
-        );
-        registry.register_with_unit("plan_duration", "Time of one planning pass", Unit::Seconds, decisions.clone());
-        registry.register("leader", "1 while this replica leads and has listed every kind", leader.clone());
-        let admission = Gauge::default();
-        registry.register(
-            "admission_enforced",
-            "1 while the admission policies are known to be in force",
-            admission.clone(),
-        );
-        let suspended = Gauge::default();
-        registry.register("suspended", "1 while a RemediationConfig suspends all remediation", suspended.clone());
+        of.register_with_unit("plan_duration", "Time of one planning pass", Unit::Seconds, decisions.clone());
+        let leader = added(of, "leader", "1 while this replica leads and has listed every kind");
+        let admission = added(of, "admission_enforced", "1 while the admission policies are known to be in force");
+        let suspended = added(of, "suspended", "1 while a RemediationConfig suspends all remediation");
         Self { registry, remediations, acts, holds, faults, nodes, unreadable, decisions, leader, admission, suspended }
     }
+}
+
+/// A new metric, under its name in the registry.
+fn added<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {

@@ -140,19 +140,13 @@ impl Account {
         for (name, status_view) in &plan.policies {
             // The nodes that wait for a slot report that the slots are taken.
             let blocked = status_view.blocked.as_ref().filter(|(reason, _)| *reason != BlockReason::MaxInFlightReached);
-            let now = blocked.map(|(reason, _)| *reason);
-            let before = self.known.policies.get(name).copied();
-            match (blocked, before) {
-                (Some((reason, message)), before) if before != Some(*reason) => {
+            if let Some((reason, message)) = blocked {
+                if self.known.policies.insert(name.clone(), *reason) != Some(*reason) {
                     self.line(at, None, Some(name), What::PolicyBlocked(*reason), message);
                 }
-                (None, Some(_)) => self.line(at, None, Some(name), What::PolicyUnblocked, "new remediations may start"),
-                _ => {}
+            } else if self.known.policies.remove(name).is_some() {
+                self.line(at, None, Some(name), What::PolicyUnblocked, "new remediations may start");
             }
-            match now {
-                Some(reason) => self.known.policies.insert(name.clone(), reason),
-                None => self.known.policies.remove(name),
-            };
         }
     }
 

@@ -1,6 +1,7 @@
 //! Whether an account meets the expectations.
 
 use super::account::{Account, Line, What};
+use super::text::word;
 use super::timeline::{Expectation, Offset};
 use nrh_core::text::matches_pattern;
 
@@ -18,10 +19,13 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
         return (peak > most).then(|| format!("expected at most {most} open remediations at a time{on}, found {peak}"));
     }
     let (after, by) = (expected.after.unwrap_or_default(), expected.by);
+    let what = wanted(expected);
+    // A policy is blocked as a fault is.
+    let content = |line: &Line| if let What::PolicyBlocked(why) = line.what { What::Blocked(why) } else { line.what };
     let of_node: Vec<&Line> = account
         .lines
         .iter()
-        .filter(|line| is(expected, line.what))
+        .filter(|line| Some(content(line)) == what)
         // A line about a policy is about no node.
         .filter(|line| line.node.as_deref().map_or(expected.node.is_none(), is_its))
         .collect();
@@ -35,33 +39,20 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
     if (least..=most).contains(&found) && (over.is_none() || most == usize::MAX) {
         return None;
     }
-    let wanted = if found < least { format!("at least {least}") } else { format!("at most {most}") };
+    let times = if found < least { format!("at least {least}") } else { format!("at most {most}") };
     let at: Vec<String> = of_node.iter().take(5).map(|line| line.at.to_string()).collect();
     let at = if at.is_empty() { String::new() } else { format!("; at any time: {}", at.join(", ")) };
     let over = over.unwrap_or_default();
-    Some(format!("expected {}{on}{} {wanted} times, found {found}{at}{over}", name(expected), span(after, by)))
+    let what = what.map_or_else(String::new, word);
+    Some(format!("expected {what}{on}{} {times} times, found {found}{at}{over}", span(after, by)))
 }
 
-fn is(expected: &Expectation, what: What) -> bool {
-    match what {
-        What::Does(action) => expected.does == Some(action),
-        What::Would(action) => expected.would == Some(action),
-        What::Blocked(reason) | What::PolicyBlocked(reason) => expected.blocked == Some(reason),
-        What::Ends(phase) => expected.ends == Some(phase),
-        What::Uncordons => expected.uncordons,
-        What::Untaints => expected.untaints,
-        What::Happens | What::Step(_) | What::PolicyUnblocked | What::Open(_) => false,
-    }
-}
-
-fn name(expected: &Expectation) -> String {
-    let does = expected.does.map(|action| format!("does {}", action.as_str()));
-    let blocked = expected.blocked.map(|reason| format!("blocked {reason:?}"));
-    let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
-    let would = expected.would.map(|action| format!("would {}", action.as_str()));
-    let uncordons = expected.uncordons.then(|| "uncordons".to_owned());
-    let untaints = expected.untaints.then(|| "untaints".to_owned());
-    does.or(would).or(blocked).or(ends).or(uncordons).or(untaints).unwrap_or_default()
+/// The content of the lines that are expected.
+fn wanted(expected: &Expectation) -> Option<What> {
+    let step = expected.does.map(What::Does).or(expected.would.map(What::Would));
+    let end = expected.blocked.map(What::Blocked).or(expected.ends.map(What::Ends));
+    let mark = expected.uncordons.then_some(What::Uncordons).or(expected.untaints.then_some(What::Untaints));
+    step.or(end).or(mark)
 }
 
 fn span(after: Offset, by: Option<Offset>) -> String {

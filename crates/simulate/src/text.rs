@@ -112,7 +112,8 @@ fn why(row: &Row<'_>) -> String {
     }
 }
 
-fn word(what: What) -> String {
+/// The content of a line in a word or two.
+pub(super) fn word(what: What) -> String {
     match what {
         What::Happens => "·".to_owned(),
         What::Does(action) => format!("does {}", action.as_str()),

@@ -52,7 +52,7 @@ pub enum PodLike {
 }
 
 /// The whole cluster: what is kept as a decision reads it, and what has a life of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct World {
     /// What a decision reads as it is. Its `now` is the only clock. [`World::snapshot`] fills in what the fields below say.
     pub state: Snapshot,
@@ -104,21 +104,7 @@ impl World {
             may_evict: TriState::True,
             ..Snapshot::default()
         };
-        Self {
-            state,
-            settings: PlanSettings::default(),
-            nodes: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            refuses: false,
-            version: 0,
-            began: now,
-            notices: ConditionHistory::default(),
-            flaps: Flaps::default(),
-            acts: BTreeMap::new(),
-            log: Vec::new(),
-            remediators: Remediators::default(),
-        }
+        Self { state, began: now, ..Self::default() }
     }
 
     /// The input of a decision, with a cache that does not lag.

@@ -98,7 +98,6 @@ pub fn remediation_status(remediation: &Remediation) -> NodeRemediationStatus {
         faults: remediation.faults.clone(),
         attempts: remediation.steps.clone(),
         cleanup: remediation.cleanup.clone(),
-        observed_generation: None,
-        conditions: Vec::new(),
+        ..NodeRemediationStatus::default()
     }
 }

@@ -5,6 +5,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use super::NAMESPACE;
 use crate::HumanDuration;
 
 /// Parameters of Drain.
@@ -31,6 +32,6 @@ pub struct Drain {
     pub ignore_runtime_hang: Option<bool>,
     /// Pods in these namespaces stay, and the drain does not wait for them; each may end with `*`. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = NAMESPACE)))]
     pub excluded_namespaces: Vec<String>,
 }

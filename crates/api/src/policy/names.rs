@@ -47,15 +47,14 @@ mod tests {
 
     #[test]
     fn an_error_of_the_reader_is_told_in_the_same_words() {
-        let error = |text: &str| in_plain_words(text);
         assert_eq!(
-            error("spec.mode: unknown variant `Enforc`, expected `DryRun` or `Enforce`"),
+            in_plain_words("spec.mode: unknown variant `Enforc`, expected `DryRun` or `Enforce`"),
             "spec.mode: found \"Enforc\", did you mean Enforce? expected one of DryRun, Enforce"
         );
         assert_eq!(
-            error("a: unknown variant `x`, expected `y`, expected one of `A`, `B`"),
+            in_plain_words("a: unknown variant `x`, expected `y`, expected one of `A`, `B`"),
             "a: found \"x`, expected `y\", expected one of A, B"
         );
-        assert_eq!(error("spec: invalid type"), "spec: invalid type");
+        assert_eq!(in_plain_words("spec: invalid type"), "spec: invalid type");
     }
 }

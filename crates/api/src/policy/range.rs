@@ -1,6 +1,9 @@
 //! Ranges of versions that hold nothing, as the API server can tell: the bounds that people write, one to either side. The controller
 //! reads ranges as a whole, and has the last word.
 
+/// How a range is written: comparisons with spaces between them.
+pub(super) const FORM: &str =
+    "^ *(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2}( +(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2})* *$";
 /// What is said of such a range.
 pub(super) const HOLDS_NOTHING: &str = "expected a range with a version in it: all its comparisons have to hold at once, so the lower bound comes before the upper one";
 

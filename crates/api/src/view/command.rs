@@ -1,6 +1,5 @@
 //! A NodeCommand, as a decision reads it.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nrh_core::snapshot::{CommandView, Snapshot};
 
 use super::View;
@@ -13,18 +12,14 @@ pub fn view(command: &NodeCommand) -> CommandView {
     CommandView { node_uid: owner(&command.metadata), command: command.spec.command.clone(), unreadable: None }
 }
 
-/// A command that cannot be read: its node is blocked.
-pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
-    CommandView { node_uid: owner(meta), command: None, unreadable: Some(why.to_owned()) }
-}
-
 impl View for NodeCommand {
     fn store(&self, name: &str, snapshot: &mut Snapshot) -> bool {
         put(name, view(self), snapshot)
     }
 
     fn store_unreadable(bad: &UnreadableObject, name: &str, snapshot: &mut Snapshot) -> bool {
-        put(name, unreadable(&bad.metadata, &bad.why), snapshot)
+        let node_uid = owner(&bad.metadata);
+        put(name, CommandView { node_uid, command: None, unreadable: Some(bad.why.clone()) }, snapshot)
     }
 
     fn remove(name: &str, snapshot: &mut Snapshot) -> bool {

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use nrh_core::fault::PodRef;
 use nrh_core::go_duration;
 use nrh_core::matching::PodTraits;
+use nrh_core::moment::since;
 use nrh_core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh_core::text::bounded;
 
@@ -64,7 +65,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         status.and_then(|s| s.init_container_statuses.as_deref()).unwrap_or_default(),
         status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default(),
     ];
-    let age = pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now));
+    let age = pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(now, time.0));
     Some(SuspectPod {
         pod: pod_ref(pod),
         node,
@@ -75,7 +76,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         // The age is by the clock of the API server, the other time by that of the node, which may be wrong.
         without_sandbox: without_sandbox(status, now).map(|lasted| lasted.min(age)),
         // The timestamp already includes the grace period.
-        overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(time.0, now)),
+        overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(now, time.0)),
         waiting: all.into_iter().flatten().filter_map(|c| waiting(c, now)).take(MAX_WAITING).collect(),
         failed: all
             .into_iter()
@@ -94,7 +95,7 @@ fn without_sandbox(status: Option<&PodStatus>, now: Timestamp) -> Option<Duratio
     let taken_up = status.start_time.as_ref()?.0;
     let condition = status.conditions.as_deref()?.iter().find(|c| c.type_ == "PodReadyToStartContainers")?;
     let turned = condition.last_transition_time.as_ref().map_or(taken_up, |time| time.0);
-    (condition.status == "False").then(|| since(taken_up.max(turned), now))
+    (condition.status == "False").then(|| since(now, taken_up.max(turned)))
 }
 
 fn waiting(container: &ContainerStatus, now: Timestamp) -> Option<WaitingContainer> {
@@ -104,7 +105,7 @@ fn waiting(container: &ContainerStatus, now: Timestamp) -> Option<WaitingContain
         name: bounded(&container.name, 253),
         reason: bounded(waiting.reason.as_deref().unwrap_or_default(), 64),
         back_off: waiting.message.as_deref().and_then(back_off),
-        ended: last.and_then(|last| last.finished_at.as_ref()).map(|time| since(time.0, now)),
+        ended: last.and_then(|last| last.finished_at.as_ref()).map(|time| since(now, time.0)),
         restarts: u32::try_from(container.restart_count).unwrap_or(0),
     })
 }
@@ -115,10 +116,7 @@ fn is_restarted(pod: &Pod, name: &str) -> bool {
     let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
     let own = containers.find(|container| container.name == name).map(|container| container.restart_policy.as_deref());
     // The container's own policy takes precedence over the pod's.
-    match own {
-        Some(own) => own.or(spec.restart_policy.as_deref()) == Some("Always"),
-        None => false,
-    }
+    own.is_some_and(|own| own.or(spec.restart_policy.as_deref()) == Some("Always"))
 }
 
 fn failed(container: &ContainerStatus, now: Timestamp) -> Option<FailedContainer> {
@@ -133,16 +131,11 @@ fn failed(container: &ContainerStatus, now: Timestamp) -> Option<FailedContainer
     let before = before.and_then(|before| before.finished_at.as_ref()).map(|time| time.0);
     Some(FailedContainer {
         name: bounded(&container.name, 253),
-        ended: since(finished, now),
-        ran: started.map(|started| since(started, finished)),
-        waited: started.zip(before).map(|(started, before)| since(before, started)),
+        ended: since(now, finished),
+        ran: started.map(|started| since(finished, started)),
+        waited: started.zip(before).map(|(started, before)| since(started, before)),
         restarts: u32::try_from(container.restart_count).unwrap_or(0),
     })
-}
-
-/// Time from `then` to `now`; zero when `then` is still to come.
-fn since(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or(Duration::ZERO)
 }
 
 /// The kubelet's back-off in its own words: `back-off 5m0s restarting failed container=…`.

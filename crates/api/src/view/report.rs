@@ -5,13 +5,14 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nrh_core::condition::unchecked;
 use nrh_core::fault::MAX_FAULTS;
+use nrh_core::moment::since;
 use nrh_core::reboot::MAX_BOOT_ID;
 use nrh_core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
 use nrh_core::text::bounded;
 
 use super::View;
 use super::guard::UnreadableObject;
-use crate::condition::{standing_of, status_of};
+use crate::condition::{find, standing_of, status_of};
 use crate::health::RestartSafeStatus;
 use crate::{ConditionType, NodeRuntimeHealth, NodeRuntimeHealthStatus, Suspend};
 
@@ -116,15 +117,15 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
 fn restart(status: &NodeRuntimeHealthStatus) -> RestartView {
     let both = status_of(&status.conditions, ConditionType::RestartSafe);
     let each = status.restart_safe.unwrap_or(RestartSafeStatus { kubelet: both, runtime: both });
-    let condition = status.conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
+    let condition = find(&status.conditions, ConditionType::RestartSafe);
     let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
-    let since = condition.filter(|_| both != TriState::True).map(|condition| condition.last_transition_time.0);
-    let unsafe_for = made.zip(since).map(|(made, since)| made.duration_since(since));
+    let turned = condition.filter(|_| both != TriState::True).map(|condition| condition.last_transition_time.0);
+    let unsafe_for = made.zip(turned).map(|(made, turned)| since(made, turned));
     RestartView {
         kubelet: each.kubelet,
         runtime: each.runtime,
         message: condition.map_or_else(String::new, |condition| bounded(&condition.message, 256)),
-        unsafe_for: unsafe_for.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default(),
+        unsafe_for: unsafe_for.unwrap_or_default(),
     }
 }
 
@@ -133,8 +134,7 @@ fn restart(status: &NodeRuntimeHealthStatus) -> RestartView {
 fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     let Some(kubelet) = &status.kubelet else { return KubeletView::default() };
     let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
-    let age = made.zip(kubelet.started_at).map(|(made, began)| made.duration_since(began));
-    let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
+    let age = made.zip(kubelet.started_at).map(|(made, began)| since(made, began)).unwrap_or_default();
     let mut collectors = status.probe.iter().flat_map(|probe| &probe.collectors);
     let checked = collectors.find(|collector| collector.name == "kubelet").and_then(|collector| collector.age_seconds);
     let check_age = checked.map_or(UNKNOWN_AGE, Duration::from_secs);

@@ -121,14 +121,7 @@ impl Applier {
                 return Ok(ActionResult::Done { message });
             }
             // This remediation keeps a cordon that an earlier one has left, and later removes it or releases it.
-            if !self
-                .cache
-                .lock()
-                .snapshot
-                .remediations
-                .get(&mark)
-                .is_some_and(|kept| live.remediation.shares_cordon_of(kept))
-            {
+            if self.known(&mark).is_none_or(|kept| !live.remediation.shares_cordon_of(&kept)) {
                 return Ok(ActionResult::AlreadyCordoned);
             }
             let patch = json!({"metadata": cordon_mark(&live.node, Some(name))});

@@ -139,18 +139,19 @@ impl Applier {
             return Ok(None);
         }
         let (now, operation) = (Instant::now(), &command.operation_id);
+        let refused = |reason, message: String| {
+            // The other executor may already execute an attempt that has begun, so nobody knows that nothing was changed.
+            if asked.is_begun || asked.age < WAIT {
+                return Err(ApplyError::NotNow(message));
+            }
+            Ok(Some(ActionResult::Refused { reason, message: cut(&message, MAX_LINE) }))
+        };
         if let Some(other) = self.unshown(operation, &pod.namespace) {
             let message = format!(
                 "the kill of Pod {pod} waits: what operation {other} has ended in its namespace does not show in its budgets yet"
             );
             // A step that has only waited for others was not tried. That spends no attempt, and no harsher step follows from it.
-            if asked.is_begun || asked.age < WAIT {
-                return Err(ApplyError::NotNow(message));
-            }
-            return Ok(Some(ActionResult::Refused {
-                reason: OutcomeReason::CheckFailed,
-                message: cut(&message, MAX_LINE),
-            }));
+            return refused(OutcomeReason::CheckFailed, message);
         }
         let Some(full) = covering.find(|budget| !has_room(budget, &found)) else {
             return if self.kills.note(&pod.namespace, operation, now) { Ok(None) } else { Err(busy()) };
@@ -161,14 +162,9 @@ impl Applier {
             full.name_any()
         );
         let waited = self.kills.full_for(operation, now);
-        // The other executor may already execute an attempt that has begun, so nobody knows that nothing was changed.
-        if asked.is_begun || asked.age < WAIT {
-            return Err(ApplyError::NotNow(message));
-        }
         // An action whose turn came late has not waited for its budgets yet.
         let is_over = waited.saturating_add(TRIED_EVERY) >= WAIT;
-        let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed };
-        Ok(Some(ActionResult::Refused { reason, message: cut(&message, MAX_LINE) }))
+        refused(if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed }, message)
     }
 
     /// Lets the controller evict a pod of the namespace. While the guard is held, no kill is checked.

@@ -171,13 +171,10 @@ fn is_without_right(error: &CallError) -> bool {
 
 /// The meaning of a refusal.
 fn answer(error: &CallError) -> Answer {
-    let status = match error {
-        CallError::NoAnswer { .. } => return Answer::Stop("the API server gave no answer".to_owned()),
-        CallError::Api { source, .. } => match source.as_ref() {
-            kube::Error::Api(status) => status,
-            _ => return Answer::Stop(error.line()),
-        },
-    };
+    if matches!(error, CallError::NoAnswer { .. }) {
+        return Answer::Stop("the API server gave no answer".to_owned());
+    }
+    let Some(status) = error.answer() else { return Answer::Stop(error.line()) };
     let message = cut(&status.message, MAX_LINE);
     let is_ending =
         status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == NAMESPACE_ENDS);

@@ -35,12 +35,12 @@ impl Applier {
     ) -> Result<ActionResult, ApplyError> {
         let template = &params.remediation_template;
         let handed = HandedOff::new(template, &live.remediation.node, operation);
+        let failed = |message: String| Ok(ActionResult::Failed { message });
         let missing = |kind: &str| {
-            let message = format!(
+            failed(format!(
                 "{} has no namespaced kind {kind} here: is its remediator installed? Nothing was made",
                 template.api_version
-            );
-            Ok(ActionResult::Failed { message })
+            ))
         };
         let Some(of_template) = kind(&self.calls, &template.api_version, &template.kind).await? else {
             return missing(&template.kind);
@@ -54,23 +54,17 @@ impl Applier {
         }
         let templates = objects(&self.calls, &of_template, &template.namespace);
         let read = bounded_opt(|| format!("reading {template}"), templates.get(&template.name)).await?;
-        let Some(read) = read else {
-            return Ok(ActionResult::Failed { message: format!("{template} is not there: nothing was made of it") });
-        };
+        let Some(read) = read else { return failed(format!("{template} is not there: nothing was made of it")) };
         if let Some(message) = is_another(&read, template, operation, &live.remediation) {
-            return Ok(ActionResult::Failed { message });
+            return failed(message);
         }
         if !read.data.pointer("/spec/template").is_some_and(Value::is_object) {
-            let message = format!("{template}: expected spec.template, found none: nothing was made of it");
-            return Ok(ActionResult::Failed { message });
+            return failed(format!("{template}: expected spec.template, found none: nothing was made of it"));
         }
         let machine = if template.needs_machine() {
             match machine::owner(&self.calls, &live.node, &template.namespace).await? {
                 Ok(owner) => Some(owner),
-                Err(why) => {
-                    let message = cut(&format!("{why}: nothing was made of {template}"), MAX_LINE);
-                    return Ok(ActionResult::Failed { message });
-                }
+                Err(why) => return failed(cut(&format!("{why}: nothing was made of {template}"), MAX_LINE)),
             }
         } else {
             None
@@ -118,12 +112,8 @@ impl Applier {
 
     /// Whether a remediation is finished and its deletion of the object is no longer pending.
     fn has_done_with(&self, remediation: &str, operation: &str, handed: &HandedOff) -> bool {
-        let state = self.cache.lock();
-        let Some(remediation) =
-            state.snapshot.remediations.get(remediation).filter(|remediation| remediation.phase.is_final())
-        else {
-            return false;
-        };
+        let known = self.known(remediation);
+        let Some(remediation) = known.filter(|remediation| remediation.phase.is_final()) else { return false };
         let is_it = |of: &HandedOff| of.operation_id == operation && of.name == handed.name;
         let mut all = remediation.cleanup.0.iter();
         all.any(|record| record.removed_at.is_some() && record.marker.hand_off().is_some_and(is_it))
@@ -147,13 +137,9 @@ impl Applier {
         let message = not_notified
             .map_or_else(|| format!("{why}; {handed} was notified"), |not_notified| format!("{why}; {not_notified}"));
         tracing::info!(remediation = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
-        match self.known(name) {
-            Some(remediation) => {
-                let next = remediation::timed_out(&remediation, &handed.operation_id, &message, self.clock.now());
-                self.write_remediation(&next).await
-            }
-            None => Ok(()),
-        }
+        let Some(remediation) = self.known(name) else { return Ok(()) };
+        let next = remediation::timed_out(&remediation, &handed.operation_id, &message, self.clock.now());
+        self.write_remediation(&next).await
     }
 
     /// Sets the annotation that the time is over. Returns `false` if the object is gone, or not the remediation's.
@@ -270,8 +256,7 @@ fn object(
         kind: NodeRemediation::kind(&()).into_owned(),
         name: remediation.name.clone(),
         uid: uid.clone(),
-        controller: None,
-        block_owner_deletion: None,
+        ..OwnerReference::default()
     });
     let owners: Vec<OwnerReference> = remediation.into_iter().chain(machine).collect();
     object.metadata.owner_references = Some(owners).filter(|owners| !owners.is_empty());

@@ -54,6 +54,7 @@ pub(super) struct PreflightState {
 }
 
 /// What the preflight read.
+#[derive(Default)]
 struct Read {
     node: Option<Node>,
     report: Option<NodeRuntimeHealth>,
@@ -227,10 +228,6 @@ mod tests {
 
     use super::*;
 
-    fn read() -> Read {
-        Read { node: None, report: None, command: None, policy: None, config: None, remediation: None, pod: None }
-    }
-
     fn policy(version: u32, suspend: bool) -> Option<RemediationPolicy> {
         let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
             "metadata": {"name": "p", "resourceVersion": version.to_string()},
@@ -244,12 +241,12 @@ mod tests {
     fn whoever_shares_an_answer_decides_on_it_and_an_older_one_changes_nothing() {
         let (mut state, now) = (State::default(), Instant::now());
         policy(1, false).unwrap().fold(&mut state, now);
-        Read { policy: policy(3, true), ..read() }.fold_in(&mut state, now);
+        Read { policy: policy(3, true), ..Read::default() }.fold_in(&mut state, now);
         assert!(state.snapshot.policies[0].suspend, "the watch has not shown it yet");
-        Read { policy: policy(2, false), ..read() }.fold_in(&mut state, now);
+        Read { policy: policy(2, false), ..Read::default() }.fold_in(&mut state, now);
         assert!(state.snapshot.policies[0].suspend, "read before the watch showed a later one");
         policy(3, true).unwrap().fold_deletion(&mut state);
-        Read { policy: policy(3, true), ..read() }.fold_in(&mut state, now);
+        Read { policy: policy(3, true), ..Read::default() }.fold_in(&mut state, now);
         assert!(state.snapshot.policies.is_empty(), "deleted meanwhile");
     }
 
@@ -272,7 +269,7 @@ mod tests {
         for (found, app) in [(pod(&json!({"app": "web"})), Some("web")), (pod(&json!({})), None), (None, Some("gone"))]
         {
             state.pod_reads.note_pod(&named, Some(stuck.clone()), now);
-            let read = Read { pod: Some((named.clone(), found)), ..read() };
+            let read = Read { pod: Some((named.clone(), found)), ..Read::default() };
             read.fold_in(&mut state, Instant::now());
             assert!(state.pod_reads.get(&named).is_none(), "no DaemonSet of that uid is known");
             assert_eq!(seen(&state, &read).as_deref(), app);

@@ -195,7 +195,7 @@ impl Applier {
 
     /// Removes a finished remediation.
     pub(super) async fn delete_remediation(&self, name: &str) -> Result<(), ApplyError> {
-        let known = self.cache.lock().snapshot.remediations.get(name).filter(|known| known.phase.is_final()).cloned();
+        let known = self.known(name).filter(|known| known.phase.is_final());
         // Another object may have its name meanwhile.
         let Some((uid, _)) = known.and_then(|known| known.identity) else { return Ok(()) };
         let params = delete_params(Some(uid));
@@ -250,12 +250,7 @@ impl Applier {
     async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), ApplyError> {
         match self.remove_finalizer(name, version, shared).await {
             Err(error) if error.is_not_found() => drop(NodeRemediation::forget(name, &mut self.cache.lock())),
-            Err(error) => {
-                if error.is_conflict() {
-                    self.refresh_remediation(name).await;
-                }
-                return Err(error.into());
-            }
+            Err(error) => return Err(self.refresh_after(error, name).await),
             Ok(()) => {}
         }
         Ok(())

@@ -27,13 +27,6 @@ impl<T: ?Sized + Ord> Shared<T> {
         held
     }
 
-    /// Releases the value of a node that uses `now` from now on, and forgets the old value where no other node uses it.
-    pub fn replace(&mut self, held: Arc<T>, now: &Arc<T>) {
-        if !Arc::ptr_eq(&held, now) {
-            self.release(held);
-        }
-    }
-
     /// Releases the value of a node, and forgets it where no other node uses it.
     pub fn release(&mut self, held: Arc<T>) {
         let Some(known) = self.0.take(&held) else { return };

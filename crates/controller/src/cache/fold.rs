@@ -120,8 +120,8 @@ impl Ingest for Node {
         let Snapshot { nodes, policies, .. } = &mut state.snapshot;
         let Some(view) = nodes.get_mut(key) else { return Changed::Matters };
         view.conditions = state.shared.keep(std::mem::take(&mut view.conditions));
-        if let Some(old) = old {
-            state.shared.replace(old, &view.conditions);
+        if let Some(old) = old.filter(|old| !Arc::ptr_eq(old, &view.conditions)) {
+            state.shared.release(old);
         }
         state.flaps.note_ready(key, view, since_start);
         let is_matched = state.notices.note(key, view, policies, since_start);

@@ -63,8 +63,7 @@ pub fn controller_status(object: &NodeRuntimeHealth) -> ControllerStatus {
         sequence: status.probe.as_ref().map(|probe| probe.sequence),
         probe_mode: status.probe.map(|probe| probe.mode),
         check_requested: object.spec.check_requested.clone().filter(|name| is_check_name(name)),
-        unreadable: false,
-        is_settled: false,
+        ..ControllerStatus::default()
     }
 }
 

@@ -11,8 +11,7 @@ use kube::api::DynamicObject;
 use kube::core::ApiResource;
 use serde_json::Value;
 
-use super::access::{may, no_right};
-use super::{kind, objects};
+use super::{kind, may, no_right, objects};
 use crate::calls::{CallError, Calls, bounded_opt};
 use nrh_core::hand_off::TemplateRef;
 use nrh_core::text::{bounded, is_subdomain};
@@ -112,8 +111,7 @@ fn believed(machine: &DynamicObject, kind: &ApiResource, node: &Node) -> Result<
         kind: MACHINE.to_owned(),
         name: machine.name_any(),
         uid,
-        controller: None,
-        block_owner_deletion: None,
+        ..OwnerReference::default()
     })
 }
 

@@ -2,18 +2,17 @@
 //! anything depends on it. While this is unknown, such a step is blocked.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::DynamicObject;
 use kube::core::ApiResource;
 use tokio::time::Instant;
 
-use super::access::{may, no_right};
-use super::{among, machine, objects, served};
+use super::{among, machine, may, no_right, objects, served};
+use crate::cache::State;
 use crate::cache::policies::TemplateRead;
-use crate::cache::{Cache, State};
 use crate::calls::{CallError, Calls, bounded_opt};
+use crate::handles::Handles;
 use nrh_core::hand_off::TemplateRef;
 
 /// How often the controller checks whether a question is due.
@@ -32,7 +31,7 @@ pub fn version(template: &DynamicObject) -> String {
 }
 
 /// Checks every template that a policy names, repeatedly, for as long as the process runs.
-pub async fn run(calls: Calls, cache: Arc<Cache>) {
+pub async fn run(Handles { calls, cache, .. }: Handles) {
     let mut tried: BTreeMap<TemplateRef, Instant> = BTreeMap::new();
     loop {
         let now = Instant::now();

@@ -87,8 +87,7 @@ enum Fate {
 impl Api {
     fn of(ahead: &[i64], before: Option<Value>, fates: &[Fate]) -> Arc<Self> {
         let fates = Mutex::new(fates.iter().copied().collect());
-        let numbers = Mutex::default();
-        Arc::new(Self { lease: Mutex::new(before), ahead: Mutex::new(ahead.to_vec()), fates, numbers })
+        Arc::new(Self { lease: Mutex::new(before), ahead: Mutex::new(ahead.to_vec()), fates, ..Self::default() })
     }
 
     /// An election of a machine whose clock is so many seconds ahead of [`START`].

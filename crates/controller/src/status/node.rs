@@ -63,53 +63,38 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
         (None, TriState::True) => "no pod of a DaemonSet is stuck on this node",
         (None, _) => "a pod of a DaemonSet is not ready or was not read, or the probe does not report",
     };
-    // The object is Ready while a probe reports into it, however faulty its node is.
-    let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
-        .map(|kind| {
-            of(
-                kind,
-                status_view.probe_reporting,
-                by(status_view.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
-                match status_view.probe_reporting {
-                    TriState::True => "heartbeats arrive as promised",
-                    TriState::False => "the probe has missed its promised heartbeats",
-                    TriState::Unknown => "the next report of the probe is late, or there was none yet",
-                },
-            )
-        })
-        .into();
-    conditions.extend([
-        of(
-            ConditionType::PodsProgressing,
-            status_view.pods_progressing,
-            by(status_view.pods_progressing, Why::NoFault, Why::FaultConfirmed),
-            progress,
-        ),
-        of(
-            ConditionType::SelfHealing,
-            status_view.self_healing.status(),
-            match status_view.self_healing {
-                SelfHealing::NoFault => Why::NoFault,
-                SelfHealing::Allowed => Why::Allowed,
-                SelfHealing::ManualActionRequired => Why::ManualActionRequired,
-                SelfHealing::DryRun => Why::DryRun,
-                SelfHealing::Suspended => Why::Suspended,
-                SelfHealing::Excluded => Why::Excluded,
-                SelfHealing::Unknown => Why::NotYetChecked,
-            },
-            &status_view.activity,
-        ),
-        stable(status_view, current, of),
-    ]);
+    let heartbeats = match status_view.probe_reporting {
+        TriState::True => "heartbeats arrive as promised",
+        TriState::False => "the probe has missed its promised heartbeats",
+        TriState::Unknown => "the next report of the probe is late, or there was none yet",
+    };
+    let healing = match status_view.self_healing {
+        SelfHealing::NoFault => Why::NoFault,
+        SelfHealing::Allowed => Why::Allowed,
+        SelfHealing::ManualActionRequired => Why::ManualActionRequired,
+        SelfHealing::DryRun => Why::DryRun,
+        SelfHealing::Suspended => Why::Suspended,
+        SelfHealing::Excluded => Why::Excluded,
+        SelfHealing::Unknown => Why::NotYetChecked,
+    };
     let blocked = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
-    conditions.extend(stale_conditions(status_view, current).into_iter().map(|kind| {
-        let why = if blocked {
-            "the kubelet's start is blocked: what it waits for would block the next one too"
-        } else {
-            "the probe's last report is too old, or the node cannot be reached"
-        };
-        of(kind, TriState::Unknown, Why::Stale, why)
-    }));
+    let stale = if blocked {
+        "the kubelet's start is blocked: what it waits for would block the next one too"
+    } else {
+        "the probe's last report is too old, or the node cannot be reached"
+    };
+    let (reporting, pods) = (status_view.probe_reporting, status_view.pods_progressing);
+    let reported = by(reporting, Why::Reporting, Why::HeartbeatMissed);
+    let mut conditions = vec![
+        // The object is Ready while a probe reports into it, however faulty its node is.
+        of(ConditionType::Ready, reporting, reported, heartbeats),
+        of(ConditionType::ProbeReporting, reporting, reported, heartbeats),
+        of(ConditionType::PodsProgressing, pods, by(pods, Why::NoFault, Why::FaultConfirmed), progress),
+        of(ConditionType::SelfHealing, status_view.self_healing.status(), healing, &status_view.activity),
+        stable(status_view, current, of),
+    ];
+    let stale_kinds = stale_conditions(status_view, current).into_iter();
+    conditions.extend(stale_kinds.map(|kind| of(kind, TriState::Unknown, Why::Stale, stale)));
     conditions
 }
 

@@ -23,7 +23,8 @@ use crate::cache::report::ControllerStatus;
 use crate::commands::Ask;
 use crate::events::Events;
 use crate::handles::Handles;
-use nrh_api::{ConditionReason, ConditionType, RemediationConfigStatus};
+use nrh_api::condition::find;
+use nrh_api::{ConditionReason, ConditionType};
 use nrh_core::plan::NodeStatusView;
 use nrh_core::sorted_cursor::SortedCursor;
 
@@ -234,15 +235,11 @@ impl StatusWriter {
     fn config_write(&self, state: &State, wall: Timestamp, now: Instant) -> Option<Write> {
         let row = state.config.as_ref()?;
         let status = config_status(row, &state.snapshot, wall);
-        let ready = |status: &RemediationConfigStatus| {
-            status.conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str()).cloned()
-        };
-        let is_suspended = |ready: &Option<Condition>| {
-            ready.as_ref().is_some_and(|one| one.reason == ConditionReason::Suspended.as_str())
-        };
-        let (before, now_ready) = (ready(&row.status), ready(&status));
-        let is_news = is_suspended(&before) != is_suspended(&now_ready);
-        let is_other = before != now_ready || row.status.observed_generation != status.observed_generation;
+        let [before, after] = [&row.status, &status].map(|status| find(&status.conditions, ConditionType::Ready));
+        let is_suspended =
+            |ready: Option<&Condition>| ready.is_some_and(|one| one.reason == ConditionReason::Suspended.as_str());
+        let is_news = is_suspended(before) != is_suspended(after);
+        let is_other = before != after || row.status.observed_generation != status.observed_generation;
         let is_count = row.status.active_remediations != status.active_remediations;
         let is_due = is_other || (is_count && self.rested(CONFIG, now, WORDS_EVERY));
         is_due.then(|| Write::Config { status: Box::new(status), is_news })

@@ -99,17 +99,13 @@ async fn run_in_pod(
     };
     let (end, out, complaint) = (running.take_status(), running.stdout(), running.stderr());
     let (text, complaint) = tokio::try_join!(read(out, LARGEST), read(complaint, MAX_COMPLAINT))?;
-    let end = match end {
-        Some(end) => end.await.unwrap_or_default(),
-        None => return Ok((text, None)),
-    };
+    let Some(end) = end else { return Ok((text, None)) };
+    let end = end.await.unwrap_or_default();
     if end.status.as_deref() == Some("Failure") {
         let complaint = String::from_utf8_lossy(&complaint);
         let answer = if complaint.trim().is_empty() { end.message.unwrap_or_default() } else { complaint.into_owned() };
-        return Ok((
-            text,
-            Some(format!("`nrh evidence --local` failed there: {}", bounded(answer.trim(), MAX_MESSAGE))),
-        ));
+        let answer = bounded(answer.trim(), MAX_MESSAGE);
+        return Ok((text, Some(format!("`nrh evidence --local` failed there: {answer}"))));
     }
     for line in String::from_utf8_lossy(&complaint).lines() {
         complain(&bounded(line, MAX_MESSAGE));

@@ -9,8 +9,7 @@ use super::Offset;
 use crate::workload::Workload;
 use nrh_core::drain::{PodState, RecreatedBy};
 use nrh_core::fault::PodRef;
-use nrh_core::text::bounded;
-use nrh_core::text::short_hash;
+use nrh_core::text::{bounded, short_hash};
 
 /// Most pods of one event on one node.
 const MAX_PODS: u32 = 500;

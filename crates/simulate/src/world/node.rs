@@ -30,7 +30,7 @@ pub struct InjectedFault {
 }
 
 /// One node, and our components on it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WorldNode {
     /// The Node object.
     pub view: NodeView,
@@ -80,19 +80,10 @@ impl WorldNode {
         let mut node = Self {
             view: NodeView { uid: uid.clone(), ready: TriState::True, ..NodeView::default() },
             report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
-            command: None,
             probe_runs: true,
             job_starts: true,
-            sick: Vec::new(),
-            pods: Vec::new(),
-            deleted: Vec::new(),
-            claimed: BTreeMap::new(),
             checked: CHECKED,
-            remediator: Remediator::default(),
-            workloads: Vec::new(),
-            boots: Boots::default(),
-            fails: BTreeSet::new(),
-            restorable: Vec::new(),
+            ..Self::default()
         };
         node.set_boot_id();
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());

@@ -50,12 +50,8 @@ impl Applier {
         } else {
             Box::pin(self.remove_from_node(name, node, marker, successor)).await?
         };
-        match owing {
-            Some(owing) => {
-                self.write_remediation(&remediation::removed(&plain(&owing), marker, self.clock.now())).await
-            }
-            None => Ok(()),
-        }
+        let Some(owing) = owing else { return Ok(()) };
+        self.write_remediation(&remediation::removed(&plain(&owing), marker, self.clock.now())).await
     }
 
     /// Removes a marker from a node, if the owner annotation still names this remediation. Returns the remediation, if the cleanup
