@@ -59,7 +59,7 @@ fn main() -> Result<()> {
         eprintln!("SKIP detect: a real node needs root on Linux");
         return Ok(());
     }
-    packages::ensure(packages::BENCH, true)?;
+    packages::ensure(packages::BENCH)?;
     let list = |name: &str, usual: &str| {
         let text = std::env::var(name).unwrap_or_else(|_| usual.to_owned());
         text.split(',').map(str::to_owned).collect::<Vec<_>>()
@@ -87,9 +87,10 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     pods::fill(&bed, node, pods)?;
     std::thread::sleep(SETTLE);
     let mut times = Vec::new();
+    let restart_safe = || bed.command(&programs.nrh).args(["restart-safe", &node.name]).output();
     for _ in 0..QUESTIONS {
         let began = Instant::now();
-        let asked = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
+        let asked = restart_safe()?;
         ensure!(asked.status.success(), "on a node that is well: {asked:?}");
         times.push(began.elapsed());
     }
@@ -110,39 +111,30 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
         let (injection, node) = (inject(node, uid)?, node.clone());
         Ok(Box::new(move || injection.lift(&node)) as Lift)
     };
-    let name = |kind: &str| format!("containerd, {pods} pods, {kind}");
-    lines.extend(measured(&name("stopped"), AT_ONCE, &mut victims, |uid| injected(faults::freeze_shim, uid), read)?);
+    let mut measure = |kind: &str, at_once: usize, hang: &dyn Fn(&str) -> Result<Lift>| -> Result<()> {
+        lines.extend(measured(&format!("containerd, {pods} pods, {kind}"), at_once, &mut victims, hang, read)?);
+        Ok(())
+    };
+    measure("stopped", AT_ONCE, &|uid| injected(faults::freeze_shim, uid))?;
     if faults::has_freezer() {
-        lines.extend(measured(
-            &name("frozen, state D"),
-            AT_ONCE,
-            &mut victims,
-            |uid| injected(faults::waiting_shim, uid),
-            read,
-        )?);
+        measure("frozen, state D", AT_ONCE, &|uid| injected(faults::waiting_shim, uid))?;
     }
     if faults::has_unified() {
-        lines.extend(measured(
-            &name("frozen, state S"),
-            ALONE,
-            &mut victims,
-            |uid| injected(faults::sleeping_shim, uid),
-            read,
-        )?);
+        measure("frozen, state S", ALONE, &|uid| injected(faults::sleeping_shim, uid))?;
     }
     let trace = |uid: &str| {
         let stopped = faults::freeze_shim(node, uid)?;
         stopped.lift(node)?;
         traced(stopped.victim.process.context("the pod has no shim")?)
     };
-    lines.extend(measured(&name("traced"), AT_ONCE, &mut victims, trace, read)?);
+    measure("traced", AT_ONCE, &trace)?;
 
     let hung = faults::freeze_shim(node, &victims.next().context("one more pod")?)?;
-    let mut answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
+    let mut answer = restart_safe()?;
     let began = Instant::now();
     while answer.status.code() != Some(1) && began.elapsed() < SOON {
         ensure!(!answer.status.success(), "safe above a hung shim: {answer:?}");
-        answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
+        answer = restart_safe()?;
     }
     ensure!(answer.status.code() == Some(1), "above a hung shim: {answer:?}");
     hung.lift(node)?;

@@ -13,7 +13,7 @@ mod record;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use nrh_testbed::wait::ENDS;
 use nrh_testbed::{Bed, BedOptions, Node, operator, packages, process};
 use record::Line;
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
         eprintln!("SKIP probe: a real node needs root on Linux");
         return Ok(());
     }
-    packages::ensure(packages::BENCH, true)?;
+    packages::ensure(packages::BENCH)?;
     let programs = operator::shipped()?;
     let bed = Bed::up(BedOptions { name: "bench-probe".into(), nodes: 1, ..BedOptions::default() })?;
     operator::install(&bed, &programs)?;
@@ -83,9 +83,10 @@ fn at_rest(bed: &Bed, node: &Node) -> Result<()> {
         if promised.trim().parse::<u32>().is_ok_and(|seconds| seconds >= AT_REST) {
             return Ok(());
         }
-        if Instant::now() > end {
-            bail!("the probe still reports every {promised} s: `kubectl describe noderuntimehealth` says what it sees");
-        }
+        ensure!(
+            Instant::now() <= end,
+            "the probe still reports every {promised} s: `kubectl describe noderuntimehealth` says what it sees"
+        );
         std::thread::sleep(Duration::from_secs(5));
     }
 }
@@ -197,9 +198,8 @@ fn under_logs(bed: &Bed, node: &Node, idle: f64) -> Result<Line> {
 fn against_nobody(bed: &Bed, node: &Node, asked: &[f64; 2]) -> Result<[Line; 2]> {
     let probe = meters::pid(node, "nrh-probe")?;
     bed.kubectl(&["label", "node", &node.name, "runtimehealth.io/probe=disabled"])?;
-    if !process::wait_until(ENDS, || meters::memory(probe, "VmRSS").is_err()) {
-        bail!("the probe's pod is still there");
-    }
+    let ends = process::wait_until(ENDS, || meters::memory(probe, "VmRSS").is_err());
+    ensure!(ends, "the probe's pod is still there");
     std::thread::sleep(Duration::from_secs(30));
     let before = (meters::runtime_calls(bed, node)?, Instant::now());
     std::thread::sleep(WITHOUT);

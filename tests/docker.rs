@@ -106,14 +106,23 @@ impl Probe {
     }
 }
 
-/// Gives a command to the executor as a Job does, on that node.
-fn act(docker: &Docker, name: &str, action: Action, kind: FaultType, target: Target) -> Outcome {
+/// Gives a command to the executor as a Job does, on that node; this must come of it.
+fn act(docker: &Docker, name: &str, action: Action, kind: FaultType, target: Target, expected: Comes) {
     let command = ActionCommand { action, fault_type: kind, target, issued_at: Timestamp::now(), ..command(name) };
     let mut program = docker.command(env!("CARGO_BIN_EXE_nrh"));
     program.args(["run-command", "--node-name=n1", "--outcome=/run/outcome", "--command"]);
     let output = program.arg(serde_json::to_string(&command).unwrap()).output().unwrap();
     let text = std::fs::read(docker.root_path("/run/outcome"));
-    serde_json::from_slice(&text.unwrap_or_else(|error| panic!("{error}: {output:?}"))).unwrap()
+    let outcome: Outcome = serde_json::from_slice(&text.unwrap_or_else(|error| panic!("{error}: {output:?}"))).unwrap();
+    assert_eq!((outcome.state, outcome.reason), expected, "{name}: {outcome:?}");
+}
+
+type Comes = (OutcomeState, OutcomeReason);
+
+const DONE: Comes = (OutcomeState::Done, OutcomeReason::Executed);
+
+fn refused(reason: OutcomeReason) -> Comes {
+    (OutcomeState::Refused, reason)
 }
 
 fn state(docker: &Docker, id: &str) -> String {
@@ -134,7 +143,7 @@ fn what_hangs_or_is_left_behind_in_docker_is_named_and_ended() {
         return;
     }
     // Once, before all of them find it missing.
-    packages::ensure(packages::DOCKER, false).unwrap();
+    packages::ensure(packages::DOCKER).unwrap();
     let stories: [(&str, Story); 4] = [
         ("hung-inspect", || Box::pin(a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched())),
         ("leftovers", || Box::pin(what_a_restart_and_a_failed_removal_leave_behind_is_named())),
@@ -202,16 +211,13 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     };
     let (_, sidecar_pid) = docker.shim(&sidecar).unwrap();
     let hung = FaultType::HungContainer;
-    let outcome = act(&docker, "answers", KILL, hung, of(&sidecar, sidecar_pid));
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Recovered), "{outcome:?}");
+    act(&docker, "answers", KILL, hung, of(&sidecar, sidecar_pid), refused(OutcomeReason::Recovered));
     for (name, action) in [("foreign-cont", CONT), ("foreign-kill", KILL)] {
-        let outcome = act(&docker, name, action, hung, of(&by_hand, foreign_pid));
-        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetGone), "{outcome:?}");
+        act(&docker, name, action, hung, of(&by_hand, foreign_pid), refused(OutcomeReason::TargetGone));
     }
 
     // Resumed: the stop that waited ends, and the fault goes.
-    let outcome = act(&docker, "resume", CONT, hung, fault.target.clone());
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
+    act(&docker, "resume", CONT, hung, fault.target.clone(), DONE);
     assert!(ended(&mut stop).await.success());
     probe.until("all well", |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &app).starts_with("exited"));
@@ -223,8 +229,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     probe.until("the second one", |probe| probe.is_confirmed(FaultType::HungContainer)).await;
     let target = probe.fault(FaultType::HungContainer).unwrap().target.clone();
     assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
-    let outcome = act(&docker, "kill", KILL, hung, target);
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
+    act(&docker, "kill", KILL, hung, target, DONE);
     ended(&mut stop).await;
     probe.until("all well again", |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &sidecar).starts_with("exited"));
@@ -236,14 +241,8 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // The frozen shim of the hand-started one was there all the time, and nothing was held against it.
     assert!(foreign.alive());
-    let outcome = act(
-        &docker,
-        "remove",
-        Action::CleanupOrphans(CleanupOrphans),
-        FaultType::LeakedShim,
-        of(&by_hand, foreign_pid),
-    );
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Protected), "{outcome:?}");
+    let (action, target) = (Action::CleanupOrphans(CleanupOrphans), of(&by_hand, foreign_pid));
+    act(&docker, "remove", action, FaultType::LeakedShim, target, refused(OutcomeReason::Protected));
     foreign.signal(Signal::CONT).unwrap();
 }
 
@@ -302,12 +301,10 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Cli
 
     // Under the name of another container nothing is done.
     let other = Target { container_id: Some(app.clone()), ..fault.target.clone() };
-    let outcome = act(&docker, "other", KILL, kind, other);
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetChanged), "{outcome:?}");
+    act(&docker, "other", KILL, kind, other, refused(OutcomeReason::TargetChanged));
     assert_eq!(docker.clients(&stuck).len(), 1);
 
-    let outcome = act(&docker, "end", KILL, kind, fault.target);
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
+    act(&docker, "end", KILL, kind, fault.target, DONE);
     assert!(!ended(&mut start).await.success());
     probe.until("no client that hangs", |probe| probe.fault(kind).is_none()).await;
     assert_eq!(state(&docker, &app), "running");

@@ -26,19 +26,20 @@ pub struct Bare {
     /// Requests a second.
     pub rate: f64,
     /// How many.
-    pub requests: usize,
+    requests: usize,
     /// Those that the server did not carry out.
-    pub refused: usize,
+    refused: usize,
     left_out: BTreeSet<String>,
 }
 
 impl Bare {
-    /// Kinds of requests that cannot be repeated.
-    pub fn left_out(&self) -> String {
-        if self.left_out.is_empty() {
-            return "none".to_owned();
+    /// Prints how much it asked, and the kinds of requests that cannot be repeated.
+    pub fn print(&self) {
+        let mut left_out = self.left_out.iter().cloned().collect::<Vec<_>>().join(", ");
+        if left_out.is_empty() {
+            left_out.push_str("none");
         }
-        self.left_out.iter().cloned().collect::<Vec<_>>().join(", ")
+        println!("    bare client: {} requests, {} of them refused; left out: {left_out}", self.requests, self.refused);
     }
 }
 
@@ -103,7 +104,6 @@ fn clean(bed: &Bed) -> Result<()> {
 struct Templates {
     remediation: Value,
     remediations: Vec<String>,
-    policy: String,
     job: Option<Value>,
     /// The controller's part of a report, by node.
     reports: BTreeMap<String, Value>,
@@ -122,7 +122,6 @@ impl Templates {
         Ok(Self {
             remediation: remediations.first().cloned().context("a remediation as a template")?,
             remediations: remediations.iter().map(name).collect(),
-            policy: "bench".to_owned(),
             job: jobs.into_iter().next(),
             reports: list(&["noderuntimehealths"])?.into_iter().map(|report| (name(&report), report)).collect(),
         })
@@ -135,7 +134,7 @@ impl Templates {
         let made = match kind {
             "get nodes" => get(&format!("/api/v1/nodes/{node}")),
             "get noderuntimehealths" => get(&format!("{GROUP}/noderuntimehealths/{node}")),
-            "get remediationpolicies" => get(&format!("{GROUP}/remediationpolicies/{}", self.policy)),
+            "get remediationpolicies" => get(&format!("{GROUP}/remediationpolicies/bench")),
             "get noderemediations" => get(&format!("{GROUP}/noderemediations/{remediation}")),
             "list pods" => get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit=500")),
             "create noderemediations" => {

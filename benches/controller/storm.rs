@@ -78,12 +78,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: E
         Ok((bare, bare::chains(&own, stage.bed, act, &fresh, CHAINS).await?))
     })?;
     println!("    until the last act, for each: {}", phrase(&storm.asked.kinds(), storm.acts));
-    println!(
-        "    bare client: {} requests, {} of them refused; left out: {}",
-        bare.requests,
-        bare.refused,
-        bare.left_out()
-    );
+    bare.print();
     let rate = count(requests) / storm.seconds;
     let of = format!("{faults} faults, {what}");
     stage.note(
@@ -171,12 +166,7 @@ pub fn compare(stage: &mut Stage<'_>, waves: &Waves) -> Result<()> {
         let own = stage.program.client(stage.bed.client_config().await?)?;
         bare::rate(&own, stage.bed, &waves.kinds, &fresh, bare::PARALLEL + answers::PARALLEL).await
     })?;
-    println!(
-        "    bare client: {} requests, {} of them refused; left out: {}",
-        bare.requests,
-        bare.refused,
-        bare.left_out()
-    );
+    bare.print();
     let name = "waves: requests a second from start to end, the probes' reports included : bare client";
     stage.note(name, waves.rate, "1/s", bare.rate, "ratio >= 0.60");
     Ok(())

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use nrh_testbed::{Bed, Node, node_config, view};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -77,9 +77,7 @@ fn summary(text: &str) -> Result<BTreeMap<String, u64>> {
             Some(((*words.last()?).to_owned(), words.get(3)?.parse().ok()?))
         })
         .collect();
-    if counts.is_empty() {
-        bail!("strace gave no table: {text}");
-    }
+    ensure!(!counts.is_empty(), "strace gave no table: {text}");
     Ok(counts)
 }
 
@@ -93,9 +91,8 @@ pub fn runtime_calls(bed: &Bed, node: &Node) -> Result<BTreeMap<String, u64>> {
     let output = bed.command("bash").args(["-c", &ask]).output().context("ask containerd for its metrics")?;
     let text = String::from_utf8(output.stdout).context("containerd's metrics")?;
     let counts: BTreeMap<String, u64> = text.lines().filter_map(started).collect();
-    if counts.is_empty() {
-        bail!("containerd has counted no requests: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(!counts.is_empty(), "containerd has counted no requests: {error}");
     Ok(counts)
 }
 

@@ -47,7 +47,7 @@ pub const NODE: &[Tool] = &[tool("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
 pub const KWOK: &[Tool] = &[tool("kwok", "sigs.k8s.io/kwok/cmd/kwok")];
 
 /// Folders that hold the programs, to be searched in this order.
-pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
+pub fn ensure(tools: &[&[Tool]]) -> Result<Vec<PathBuf>> {
     let cache = cache_dir()?;
     let given = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let folders: Vec<PathBuf> = given.into_iter().chain([cache.join("bin")]).collect();
@@ -62,7 +62,7 @@ pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
     let lock = File::create(cache.join("lock"))?;
     // Another run may be building the same: wait for it, then check again.
     lock.lock().context("lock the cache of programs")?;
-    build(&cache, &missing(), progress)?;
+    build(&cache, &missing())?;
     Ok(folders)
 }
 
@@ -105,7 +105,7 @@ fn version(module: &str) -> &'static str {
     line.and_then(|l| l.split_ascii_whitespace().next()).unwrap_or("unknown")
 }
 
-fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
+fn build(cache: &Path, tools: &[Tool]) -> Result<()> {
     if tools.is_empty() {
         return Ok(());
     }
@@ -123,30 +123,23 @@ fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
     fs::create_dir_all(cache.join("bin"))?;
     for tool in tools {
         let started = Instant::now();
-        if progress {
-            eprintln!("testbed: building {} {} (once; the first takes minutes)", tool.name, module_version(*tool));
-        }
+        eprintln!("testbed: building {} {} (once; the first takes minutes)", tool.name, module_version(*tool));
         let target = source.path().join(tool.name);
-        let mut go = Command::new("go");
-        go.args(["build", "-trimpath", "-ldflags", &link_flags(kubernetes_version()), "-o"])
-            .arg(&target)
-            .arg(tool.package);
-        // A static program runs in any mount namespace; flags of the surroundings must not change what is built.
-        go.current_dir(source.path()).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly").env("GOWORK", "off");
-        output(&mut go).with_context(|| format!("build {}", tool.name))?;
+        let (out, flags) = (target.display().to_string(), link_flags(kubernetes_version()));
+        let arguments = ["build", "-trimpath", "-ldflags", &flags, "-o", &out, tool.package];
+        output(go_command(source.path(), &arguments).env("GOFLAGS", "-mod=readonly"))
+            .with_context(|| format!("build {}", tool.name))?;
         // By rename: whoever finds the file finds all of it.
         fs::rename(&target, cache.join("bin").join(tool.name))?;
-        if progress {
-            eprintln!("testbed: built {} in {:.0?}", tool.name, started.elapsed());
-        }
+        eprintln!("testbed: built {} in {:.0?}", tool.name, started.elapsed());
     }
     Ok(())
 }
 
 /// The folder with the programs of another version of Kubernetes, built from its Go module.
-pub fn kubernetes(wanted: &str, progress: bool) -> Result<PathBuf> {
+pub fn kubernetes(wanted: &str) -> Result<PathBuf> {
     let minor = wanted.split_once('.').map_or(wanted, |(_, minor)| minor);
-    cached(&format!("kubernetes-{wanted}"), "about ten minutes", progress, |scratch, made| {
+    cached(&format!("kubernetes-{wanted}"), "about ten minutes", |scratch, made| {
         // Not required yet: with what it names as its own modules, Go can load no graph.
         go(scratch, &["mod", "init", "nrh-testbed"])?;
         let known: serde_json::Value =
@@ -173,6 +166,7 @@ fn go(folder: &Path, arguments: &[&str]) -> Result<String> {
     output(&mut go_command(folder, arguments)).with_context(|| format!("go {}", arguments.join(" ")))
 }
 
+/// A static program runs in any mount namespace; flags of the surroundings must not change what is built.
 fn go_command(folder: &Path, arguments: &[&str]) -> Command {
     let mut go = Command::new("go");
     go.args(arguments).current_dir(folder);
@@ -186,8 +180,8 @@ const RUNC: &str = "github.com/opencontainers/runc";
 const CONTAINERD_PROGRAMS: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
 
 /// The programs of a version of containerd, built from its Go module.
-pub fn containerd(wanted: &str, progress: bool) -> Result<Vec<PathBuf>> {
-    let folder = cached(&format!("containerd-{wanted}"), "about three minutes", progress, |scratch, made| {
+pub fn containerd(wanted: &str) -> Result<Vec<PathBuf>> {
+    let folder = cached(&format!("containerd-{wanted}"), "about three minutes", |scratch, made| {
         let packages = CONTAINERD_PROGRAMS.map(|name| format!("{CONTAINERD}/cmd/{name}"));
         let flags = format!("-s -w -X {CONTAINERD}/version.Version={wanted}");
         let out = made.display().to_string();
@@ -200,9 +194,9 @@ pub fn containerd(wanted: &str, progress: bool) -> Result<Vec<PathBuf>> {
 }
 
 /// The program of a version of runc, built from its Go module. It is static: a machine has another libc than this one.
-pub fn runc(wanted: &str, progress: bool) -> Result<PathBuf> {
-    packages::ensure(packages::RUNC, progress)?;
-    let folder = cached(&format!("runc-{wanted}"), "about a minute", progress, |scratch, made| {
+pub fn runc(wanted: &str) -> Result<PathBuf> {
+    packages::ensure(packages::RUNC)?;
+    let folder = cached(&format!("runc-{wanted}"), "about a minute", |scratch, made| {
         go(scratch, &["mod", "init", "nrh-testbed"])?;
         go(scratch, &["get", &format!("{RUNC}@v{wanted}")])?;
         let flags = format!("-s -w -extldflags -static -X main.version={wanted}");
@@ -214,12 +208,7 @@ pub fn runc(wanted: &str, progress: bool) -> Result<PathBuf> {
 }
 
 /// A folder of the cache. Where it is not there, it is filled, with a scratch folder beside it.
-pub(crate) fn cached(
-    name: &str,
-    takes: &str,
-    progress: bool,
-    fill: impl FnOnce(&Path, &Path) -> Result<()>,
-) -> Result<PathBuf> {
+pub(crate) fn cached(name: &str, takes: &str, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
     let root = cache_root()?;
     let folder = root.join(name);
     if folder.is_dir() {
@@ -233,18 +222,14 @@ pub(crate) fn cached(
         return Ok(folder);
     }
     let started = Instant::now();
-    if progress {
-        eprintln!("testbed: making {name} (once; {takes})");
-    }
+    eprintln!("testbed: making {name} (once; {takes})");
     let scratch = tempfile::tempdir_in(&root)?;
     let made = scratch.path().join("made");
     fs::create_dir(&made)?;
     fill(scratch.path(), &made)?;
     // By rename: who finds the folder finds all of it.
     fs::rename(&made, &folder).with_context(|| folder.display().to_string())?;
-    if progress {
-        eprintln!("testbed: made {name} in {:.0?}", started.elapsed());
-    }
+    eprintln!("testbed: made {name} in {:.0?}", started.elapsed());
     Ok(folder)
 }
 

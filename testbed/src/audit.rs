@@ -32,8 +32,6 @@ pub struct AuditEntry {
     pub verb: String,
     /// Who asked.
     pub user: User,
-    /// On whose behalf, if impersonating.
-    pub impersonated_user: Option<User>,
     /// The client's name for itself.
     #[serde(default)]
     pub user_agent: String,
@@ -56,9 +54,6 @@ pub struct User {
     /// Name, such as `system:node:real-1`.
     #[serde(default)]
     pub username: String,
-    /// Groups.
-    #[serde(default)]
-    pub groups: Vec<String>,
 }
 
 /// What a request was about.

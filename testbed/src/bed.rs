@@ -4,11 +4,11 @@ use std::{
     fmt::Display,
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use kube::{
     Client, Config,
@@ -24,7 +24,7 @@ use crate::{
     kwok,
     node::Node,
     process::{self, wait_until},
-    realm::{Realm, Tether, output},
+    realm::{self, Realm, Tether, output, output_of},
     state::{self, State},
     wait::{ENDS, SOON},
 };
@@ -44,9 +44,7 @@ impl Bed {
     /// Takes hold of a kept bed.
     pub fn attach(name: &str) -> Result<Self> {
         let state = State::load(name)?;
-        if !state.realm.alive() {
-            bail!("bed {name:?} has ended");
-        }
+        ensure!(state.realm.alive(), "bed {name:?} has ended");
         Ok(Self { name: name.into(), state, tether: None, mark: None, down: false })
     }
 
@@ -121,14 +119,7 @@ impl Bed {
 
     /// Runs `kubectl` with a text on its input (`apply -f -`).
     pub fn kubectl_input(&self, args: &[&str], input: &str) -> Result<String> {
-        let path = tempfile::NamedTempFile::new()?;
-        fs::write(path.path(), input)?;
-        let mut command = self.command("kubectl");
-        let result = command.args(args).stdin(Stdio::from(File::open(path.path())?)).output()?;
-        if result.status.success() {
-            return Ok(String::from_utf8_lossy(&result.stdout).into_owned());
-        }
-        bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&result.stderr).trim())
+        output_of(self.command("kubectl").args(args), realm::input(input)?)
     }
 
     /// Applies a manifest.
@@ -148,7 +139,7 @@ impl Bed {
 
     /// Adds simulated nodes; returns when they are made, not when they are Ready.
     pub fn add_kwok_nodes(&self, count: usize) -> Result<()> {
-        assets::ensure(&[assets::KWOK], true)?;
+        assets::ensure(&[assets::KWOK])?;
         let log = self.dir().join("logs/kwok.log");
         if !log.exists() {
             let kubeconfig = self.dir().join("pki/kwok.kubeconfig");
@@ -222,9 +213,7 @@ impl Bed {
         wait_until(ENDS, || process::members("net", network).is_empty());
         cgroup::remove(&self.name)?;
         let left = state::leftovers(&self.name, network);
-        if !left.is_empty() {
-            bail!("left behind by bed {}: {}", self.name, left.join(", "));
-        }
+        ensure!(left.is_empty(), "left behind by bed {}: {}", self.name, left.join(", "));
         state::release(&self.name)
     }
 

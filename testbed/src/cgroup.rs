@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::process::wait_until;
 use crate::wait::ENDS;
@@ -93,10 +93,8 @@ pub(crate) fn remove(bed: &str) -> Result<()> {
         }
         leftovers(bed).is_empty()
     });
-    if gone {
-        return Ok(());
-    }
-    bail!("control groups stay: {:?}", leftovers(bed))
+    ensure!(gone, "control groups stay: {:?}", leftovers(bed));
+    Ok(())
 }
 
 fn remove_tree(group: &PathBuf) {

@@ -20,10 +20,6 @@ use crate::{
     wait::SOON,
 };
 
-/// Who the controller manager says it is.
-const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
-const SCHEDULER: &str = "system:kube-scheduler";
-
 /// Everything that differs between control planes.
 #[derive(Debug)]
 pub(crate) struct ControlPlane<'a> {
@@ -43,7 +39,7 @@ impl ControlPlane<'_> {
         let api = self.daemon("kube-apiserver", self.api_server())?;
         self.wait_ready(&admin, &[("etcd", etcd), ("kube-apiserver", api)])?;
         self.daemon("kube-controller-manager", self.controller_manager()?)?;
-        self.daemon("kube-scheduler", self.scheduler()?)?;
+        self.daemon("kube-scheduler", self.client("scheduler")?)?;
         Ok(admin)
     }
 
@@ -102,32 +98,26 @@ impl ControlPlane<'_> {
     }
 
     fn controller_manager(&self) -> Result<Vec<String>> {
-        let config = self.pki.kubeconfig("controller-manager", CONTROLLER_MANAGER, None)?.display().to_string();
+        let mut all = self.client("controller-manager")?;
         let grace = self.node_monitor_grace.map(|g| format!("{}s", g.as_secs()));
-        let mut pairs = vec![
-            ("kubeconfig", config.as_str()),
-            ("authentication-kubeconfig", &config),
-            ("authorization-kubeconfig", &config),
-            ("bind-address", "127.0.0.1"),
-            ("leader-elect", "false"),
+        let (key, ca, ca_key) = (self.pki.path("sa.key"), self.pki.path("ca.crt"), self.pki.path("ca.key"));
+        all.extend(flags(&[
             ("use-service-account-credentials", "true"),
             // The default of 20 would make the controller manager the bottleneck of thousands of simulated nodes.
             ("kube-api-qps", "500"),
             ("kube-api-burst", "1000"),
-        ];
-        let (key, ca, ca_key) = (self.pki.path("sa.key"), self.pki.path("ca.crt"), self.pki.path("ca.key"));
-        pairs.extend([
-            ("service-account-private-key-file", key.as_str()),
+            ("service-account-private-key-file", &key),
             ("root-ca-file", &ca),
             ("cluster-signing-cert-file", &ca),
             ("cluster-signing-key-file", &ca_key),
-        ]);
-        pairs.extend(grace.as_deref().map(|g| ("node-monitor-grace-period", g)));
-        Ok(flags(&pairs))
+        ]));
+        all.extend(grace.map(|grace| format!("--node-monitor-grace-period={grace}")));
+        Ok(all)
     }
 
-    fn scheduler(&self) -> Result<Vec<String>> {
-        let config = self.pki.kubeconfig("scheduler", SCHEDULER, None)?.display().to_string();
+    /// What a program of Kubernetes needs that is a client of the API server, by the user of its name.
+    fn client(&self, name: &str) -> Result<Vec<String>> {
+        let config = self.pki.kubeconfig(name, &format!("system:kube-{name}"), None)?.display().to_string();
         Ok(flags(&[
             ("kubeconfig", &config),
             ("authentication-kubeconfig", &config),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::faults::wrapper;
@@ -60,8 +60,8 @@ pub enum Client {
 impl Docker {
     /// Starts the engine, with the bed's images in it.
     pub fn up() -> Result<Self> {
-        packages::ensure(packages::BED, false)?;
-        packages::ensure(packages::DOCKER, false)?;
+        packages::ensure(packages::BED)?;
+        packages::ensure(packages::DOCKER)?;
         let program = images::workload_binary()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("docker-{}-{number}", std::process::id());
@@ -109,9 +109,7 @@ impl Docker {
     pub fn restart(&self) -> Result<()> {
         let daemon: Identity = serde_json::from_str(&fs::read_to_string(self.dir.join("dockerd.process"))?)?;
         daemon.signal(Signal::TERM)?;
-        if !daemon.wait_gone(SOON) {
-            bail!("dockerd does not end");
-        }
+        ensure!(daemon.wait_gone(SOON), "dockerd does not end");
         self.start()
     }
 

@@ -29,7 +29,7 @@ use crate::layout::Layout;
 use crate::node::{KubeletStart, Node};
 use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
-use crate::wait::SOON;
+use crate::wait::{SOON, last_answer};
 
 /// Which fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,14 +236,9 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     let injection = Injection::now(Fault::LostSandbox, node, victim);
     ctr(node, &["tasks", "kill", "--signal", "SIGKILL", &sandbox.id])?;
     // containerd itself may be quicker with the ended task, and a task that is not gone yet cannot lose its container.
-    let mut last = Ok(());
-    let removed = wait_until(SOON, || {
-        last = ctr(node, &["tasks", "rm", &sandbox.id]).and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
-        last.is_ok()
-    });
-    if !removed {
-        last?;
-    }
+    let remove =
+        || ctr(node, &["tasks", "rm", &sandbox.id]).and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
+    last_answer(SOON, remove, Result::is_ok)?;
     // containerd 2 keeps a second record of each sandbox, and would list it as not ready for ever. Version 1.6 has no such record.
     let _ = ctr(node, &["sandboxes", "rm", "--force", &sandbox.id]);
     node.restart_containerd()?;
@@ -291,17 +286,10 @@ fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
 /// containerd's own client below CRI; what is gone already is no error.
 fn ctr(node: &Node, arguments: &[&str]) -> Result<()> {
     let call = || bounded::output(node.command("ctr").args(["--namespace", "k8s.io"]).args(arguments), SOON);
-    let mut done = call();
     // One that has much to do resets connections that it has just accepted. And containerd 2.4.2 panics when an orphan's task ends,
     // since NRI has no sandbox for it: systemd starts containerd again.
-    wait_until(SOON, || {
-        let again = matches!(&done, Err(error) if error.to_string().contains("connection error"));
-        if again {
-            done = call();
-        }
-        !again
-    });
-    match done {
+    let is_reset = |done: &Result<String>| matches!(done, Err(error) if error.to_string().contains("connection error"));
+    match last_answer(SOON, call, |done| !is_reset(done)) {
         Err(error) if error.to_string().contains("not found") => Ok(()),
         done => done.map(drop),
     }

@@ -215,11 +215,8 @@ pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &
     output(&mut build)?;
 
     // buildah does not replace an archive.
-    match fs::remove_file(archive) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("remove {}", archive.display()));
-        }
-        _ => {}
+    if archive.exists() {
+        fs::remove_file(archive).with_context(|| format!("remove {}", archive.display()))?;
     }
     let mut push = buildah(scratch.path());
     push.args(["push", reference, &format!("docker-archive:{}:{reference}", archive.display())]);

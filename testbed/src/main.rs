@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use nrh_testbed::{
     Bed, BedOptions, Platform, assets, images, matrix, on_node, operator, packages, start_check, supervise,
-    unprivileged,
+    unprivileged, wait,
 };
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
@@ -181,16 +181,13 @@ fn run(cli: Cli) -> Result<()> {
             images::workload_binary().map(drop)
         }
         Sub::Assets { platform, machines } => {
-            packages::ensure(packages::BED, true)?;
-            packages::ensure(packages::NODE, true)?;
-            packages::ensure(packages::BUILD, true)?;
-            packages::ensure(packages::BUS, true)?;
-            packages::ensure(packages::UNITS, true)?;
-            let folders = platform.programs(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
+            use packages::{BED, BUILD, BUS, NODE, UNITS};
+            [BED, NODE, BUILD, BUS, UNITS].into_iter().try_for_each(packages::ensure)?;
+            let folders = platform.programs(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK])?;
             for folder in &folders {
                 println!("{}", folder.display());
             }
-            if machines { platform.make_machines(&folders, true) } else { Ok(()) }
+            if machines { platform.make_machines(&folders) } else { Ok(()) }
         }
         Sub::Tidy => nrh_testbed::tidy(),
         Sub::Kubectl { args } => become_command(Bed::attach(&cli.name)?.command("kubectl").args(args)),
@@ -220,14 +217,7 @@ fn up(options: BedOptions, kwok: usize) -> Result<()> {
     println!("bed {} is up: testbed --name {0} kubectl get nodes", bed.name());
     if !keep {
         println!("Ctrl-C ends it");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-            tokio::select! {
-                result = tokio::signal::ctrl_c() => result,
-                _ = terminate.recv() => Ok(()),
-            }
-        })?;
+        wait::until_asked_to_end()?;
     }
     Ok(())
 }

@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cgroup, images,
+    cgroup,
     layout::Layout,
     machine::Machine,
     network, node_config, packages,
@@ -94,6 +94,21 @@ impl Parts<'_> {
             (KUBELET_KUBECONFIG, kubeconfig),
         ])
     }
+
+    /// A node of these parts, as it is where nothing else is said: real, without units, with programs at the usual places.
+    pub(crate) fn node(&self, name: String, place: Place, dir: PathBuf) -> Node {
+        Node {
+            name,
+            ip: network::node_ip(self.number),
+            number: self.number,
+            place,
+            dir,
+            testbed: self.testbed.to_owned(),
+            stand_in: false,
+            units: false,
+            layout: Layout::Usual,
+        }
+    }
 }
 
 impl Node {
@@ -131,17 +146,7 @@ impl Node {
         fs::copy(parts.workload, dir.join("cni-bin/nrh-gate")).context("the network plugin with the gate")?;
         let group = cgroup::path(parts.bed, &name);
         let realm = parts.outer.nest(cgroup::JOIN, &[&group], &dir.join("init.log"))?;
-        let mut node = Self {
-            ip: network::node_ip(parts.number),
-            number: parts.number,
-            place: Place::Realm(realm),
-            dir,
-            testbed: parts.testbed.to_owned(),
-            name,
-            stand_in: false,
-            units: false,
-            layout: Layout::Usual,
-        };
+        let mut node = parts.node(name, Place::Realm(realm), dir);
         node.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
         let folder = node.dir.display().to_string();
         node.script(MOUNTS, &[&folder, &node.name, &plugins.display().to_string()]).context("mounts of a node")?;
@@ -154,7 +159,7 @@ impl Node {
 
     fn write_files(&self, parts: &Parts<'_>, plugins: &Path) -> Result<()> {
         let subnet = network::pod_subnet(self.number);
-        self.write("/etc/containerd/config.toml", &node_config::containerd(self.ip, images::PAUSE_IMAGE, plugins))?;
+        self.write("/etc/containerd/config.toml", &node_config::containerd(self.ip, plugins))?;
         self.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&subnet))?;
         self.write_kubelet_files(parts)
     }
@@ -246,15 +251,11 @@ impl Node {
         for child in below {
             if !child.wait_gone(Duration::from_secs(2)) {
                 child.signal(Signal::KILL)?;
-                if !child.wait_gone(ENDS) {
-                    bail!("{name} of {} ({}) does not end", self.name, child.pid)
-                }
+                ensure!(child.wait_gone(ENDS), "{name} of {} ({}) does not end", self.name, child.pid);
             }
         }
-        if daemon.wait_gone(ENDS) {
-            return Ok(());
-        }
-        bail!("{name} of {} ({}) does not end", self.name, daemon.pid)
+        ensure!(daemon.wait_gone(ENDS), "{name} of {} ({}) does not end", self.name, daemon.pid);
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::layout::Places;
 pub const CONTAINERD_METRICS: u16 = 1338;
 
 /// containerd's configuration.
-pub(crate) fn containerd(ip: Ipv4Addr, sandbox_image: &str, cni_bin: &Path) -> String {
+pub(crate) fn containerd(ip: Ipv4Addr, cni_bin: &Path) -> String {
     let cni_bin = cni_bin.display();
     format!(
         r#"version = 2
@@ -27,7 +27,7 @@ state = "/run/containerd"
   path = "/var/lib/containerd/opt"
 
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{sandbox_image}"
+  sandbox_image = "{PAUSE_IMAGE}"
   # Small virtual machines refuse negative values and have no AppArmor profile to load.
   restrict_oom_score_adj = true
   disable_apparmor = true

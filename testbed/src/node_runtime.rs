@@ -7,9 +7,8 @@ use anyhow::{Context, Result};
 
 use crate::node::{CONTAINERD_COMMAND, KubeletStart, Node};
 use crate::node_config::{HOST_CONTAINERD, HOST_CONTAINERD_CONFIG};
-use crate::process::wait_until;
 use crate::realm::output_of;
-use crate::wait::SOON;
+use crate::wait::{SOON, last_answer};
 use crate::{assets, systemd, view};
 
 impl Node {
@@ -19,13 +18,7 @@ impl Node {
             Some(unit) => self.unit_start(&unit)?,
             None => drop(self.start("containerd", &CONTAINERD_COMMAND.map(str::to_owned))?),
         }
-        let mut lists = view::lists(&self.socket(), view::LIMIT);
-        wait_until(SOON, || {
-            if lists.is_err() {
-                lists = view::lists(&self.socket(), view::LIMIT);
-            }
-            lists.is_ok()
-        });
+        let lists = last_answer(SOON, || view::lists(&self.socket(), view::LIMIT), Result::is_ok);
         let what = || format!("the runtime of {} does not answer, see {}", self.name, self.log("containerd").display());
         lists.map(drop).with_context(what)
     }
@@ -52,7 +45,7 @@ impl Node {
 
     /// Replaces containerd by this version of its Go module, and restarts it.
     pub fn change_containerd(&self, version: &str) -> Result<()> {
-        for program in assets::containerd(version, true)? {
+        for program in assets::containerd(version)? {
             self.install(&program, &self.layout.places().containerd_program(&program)?)?;
         }
         self.restart_containerd()

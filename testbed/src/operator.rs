@@ -30,7 +30,7 @@ pub fn load_image(bed: &Bed, nodes: &[Node], programs: &Programs) -> Result<()> 
     if real.is_empty() {
         return Ok(());
     }
-    packages::ensure(packages::BUILD, true)?;
+    packages::ensure(packages::BUILD)?;
     let archive = bed.dir().join("nrh-image.tar");
     images::operator_image(&state::workspace(), &programs.in_image(), IMAGE, &archive)?;
     real.iter().try_for_each(|node| node.import(&archive))

@@ -80,7 +80,7 @@ const CNI: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Makes sure that the programs are there. A machine that has them, from wherever, is left alone.
-pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
+pub fn ensure(programs: &[Program]) -> Result<()> {
     let mut packages: Vec<_> = programs.iter().filter(|p| find(p.name).is_none()).map(|p| p.package).collect();
     packages.sort_unstable();
     packages.dedup();
@@ -90,9 +90,7 @@ pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
     if find("apt-get").is_none() || !is_root() {
         bail!("missing programs, to be installed by hand (names of Debian packages): {}", packages.join(" "));
     }
-    if progress {
-        eprintln!("testbed: installing {}", packages.join(" "));
-    }
+    eprintln!("testbed: installing {}", packages.join(" "));
     let _forbidden = NoServices::forbid()?;
     let install = || {
         let mut apt = Command::new("apt-get");

@@ -107,17 +107,17 @@ impl Platform {
     ///
     /// # Errors
     /// When one that is missing cannot be built.
-    pub fn programs(&self, tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
-        let own = self.kubernetes.map(|version| assets::kubernetes(version, progress)).transpose()?;
-        Ok(own.into_iter().chain(assets::ensure(tools, progress)?).collect())
+    pub fn programs(&self, tools: &[&[Tool]]) -> Result<Vec<PathBuf>> {
+        let own = self.kubernetes.map(assets::kubernetes).transpose()?;
+        Ok(own.into_iter().chain(assets::ensure(tools)?).collect())
     }
 
     /// Makes what its machines are made from, where that is missing.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn make_machines(self, programs: &[PathBuf], progress: bool) -> Result<()> {
-        Model::ensure(self, programs, progress).map(drop)
+    pub fn make_machines(self, programs: &[PathBuf]) -> Result<()> {
+        Model::ensure(self, programs).map(drop)
     }
 
     /// Name of the runtime, as the table of faults has it.

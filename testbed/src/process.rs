@@ -1,12 +1,11 @@
 //! Processes as the kernel tells them: identity, namespaces, and the mapping of pids between a namespace and the host.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::wait::last_answer;
 
 /// A process by pid and start time, so that a reused pid is never mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -52,17 +51,8 @@ impl Identity {
 }
 
 /// Asks again every 10 ms until the condition holds; false after `limit`.
-pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    loop {
-        if condition() {
-            return true;
-        }
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub fn wait_until(limit: Duration, condition: impl FnMut() -> bool) -> bool {
+    last_answer(limit, condition, |holds| *holds)
 }
 
 /// Start time of a process in clock ticks since boot.

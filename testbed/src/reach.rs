@@ -11,8 +11,9 @@ use rustix::process::Signal;
 use crate::machine::{self, Machine};
 use crate::node::{Node, Place};
 use crate::process::{self, Identity};
-use crate::realm::{Realm, output, output_of};
+use crate::realm::{Realm, input, output, output_of};
 use crate::view::{self, Process, bounded};
+use crate::wait::last_answer;
 
 /// For how long a machine that does not answer is asked again.
 const AGAIN: Duration = Duration::from_secs(20);
@@ -131,10 +132,7 @@ impl Node {
     pub fn write(&self, path: impl AsRef<Path>, text: &str) -> Result<()> {
         let mut write = self.command("sh");
         write.args(["-ec", r#"mkdir -p "$(dirname "$1")"; cat >"$1""#, "sh"]).arg(path.as_ref());
-        let mut file = tempfile::tempfile()?;
-        std::io::Write::write_all(&mut file, text.as_bytes())?;
-        std::io::Seek::rewind(&mut file)?;
-        output_of(&mut write, file).map(drop)
+        output_of(&mut write, input(text)?).map(drop)
     }
 
     /// Removes a file, if it is there.
@@ -172,15 +170,9 @@ impl Node {
             Place::Realm(realm) => view::processes(realm.init.pid),
             Place::Machine(machine) => {
                 let ask = || output(machine.command(machine::TESTBED).args(["on-node", "processes"]));
-                let mut text = ask();
                 // The connection may just be made anew.
-                process::wait_until(AGAIN, || {
-                    if text.is_err() {
-                        text = ask();
-                    }
-                    text.is_ok()
-                });
-                serde_json::from_str(&text?).with_context(|| format!("processes of {}", self.name))
+                let text = last_answer(AGAIN, ask, Result::is_ok)?;
+                serde_json::from_str(&text).with_context(|| format!("processes of {}", self.name))
             }
         }
     }

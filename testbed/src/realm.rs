@@ -6,7 +6,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::cgroup;
@@ -160,10 +160,8 @@ echo $!"#;
     /// Ends the realm: the kernel kills every process in it.
     pub(crate) fn kill(&self) -> Result<()> {
         self.init.signal(Signal::KILL)?;
-        if self.init.wait_gone(ENDS) {
-            return Ok(());
-        }
-        bail!("init {} does not end", self.init.pid)
+        ensure!(self.init.wait_gone(ENDS), "init {} does not end", self.init.pid);
+        Ok(())
     }
 }
 
@@ -217,6 +215,14 @@ pub(crate) fn output_of(command: &mut Command, input: impl Into<Stdio>) -> Resul
     }
     let said = [&result.stderr[..], &result.stdout[..]].map(|b| String::from_utf8_lossy(b).trim().to_owned()).join(" ");
     bail!("{} ended with {}: {said}", describe(command), result.status)
+}
+
+/// A text as the input of a command.
+pub(crate) fn input(text: &str) -> Result<File> {
+    let mut file = tempfile::tempfile()?;
+    std::io::Write::write_all(&mut file, text.as_bytes())?;
+    std::io::Seek::rewind(&mut file)?;
+    Ok(file)
 }
 
 fn describe(command: &Command) -> String {

@@ -18,9 +18,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// Why the kubelet would have died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingSandbox {
-    /// The container
-    pub container: String,
-    /// Its sandbox, which no list shows
+    /// The sandbox of a container, which no list shows
     pub sandbox: String,
 }
 
@@ -61,7 +59,7 @@ pub(crate) fn ask(socket: &Path) -> Result<(), MissingSandbox> {
 fn check(sandboxes: &[Sandbox], containers: &[Container]) -> Result<(), MissingSandbox> {
     match containers.iter().find(|container| !sandboxes.iter().any(|sandbox| sandbox.id == container.sandbox)) {
         None => Ok(()),
-        Some(orphan) => Err(MissingSandbox { container: orphan.id.clone(), sandbox: orphan.sandbox.clone() }),
+        Some(orphan) => Err(MissingSandbox { sandbox: orphan.sandbox.clone() }),
     }
 }
 
@@ -81,7 +79,6 @@ mod tests {
             pod: pod.clone(),
             name: "work".into(),
             state: "EXITED".into(),
-            attempt: 0,
         };
         // A sandbox that is not ready is a sandbox all the same; an exited container dies of its loss like a running one.
         assert_eq!(check(std::slice::from_ref(&sandbox), &[container("s1")]), Ok(()));

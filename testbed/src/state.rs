@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::paths::target;
@@ -61,15 +61,11 @@ impl State {
 /// Takes a name for a new bed. The returned lock is the owner's mark; the kernel lets it go when the owner ends.
 pub(crate) fn claim(name: &str) -> Result<File> {
     let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if name.is_empty() || !name.chars().all(valid) {
-        bail!("{name:?} is no name for a bed: a-z, 0-9 and - only");
-    }
+    ensure!(!name.is_empty() && name.chars().all(valid), "{name:?} is no name for a bed: a-z, 0-9 and - only");
     let (run, _all) = all_beds()?;
     sweep(&run);
     let dir = folder(name);
-    if dir.exists() {
-        bail!("bed {name:?} is up already, see {}", dir.display());
-    }
+    ensure!(!dir.exists(), "bed {name:?} is up already, see {}", dir.display());
     fs::create_dir_all(dir.join("logs"))?;
     let mark = File::create(dir.join("owner"))?;
     mark.lock()?;

@@ -18,7 +18,7 @@ pub fn become_root() -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    packages::ensure(packages::BED, false).context("without root nothing can be installed")?;
+    packages::ensure(packages::BED).context("without root nothing can be installed")?;
     // Tried first: the reason is then an error of ours, not a line of a program that has replaced this one.
     let tried = unshare().args(["--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]).output();
     let tried = tried.context("start unshare")?;

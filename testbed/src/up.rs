@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
     assets,
@@ -44,8 +44,6 @@ pub struct BedOptions {
     pub control_plane_only: bool,
     /// Leave it running when its owner ends; end it with `testbed down`.
     pub keep: bool,
-    /// Say on stderr what takes time.
-    pub progress: bool,
     /// How long a node may be silent before it counts as gone; `None` is Kubernetes' default. Thousands of simulated nodes
     /// on a small machine need minutes.
     pub node_monitor_grace: Option<Duration>,
@@ -62,7 +60,6 @@ impl Default for BedOptions {
             units: false,
             control_plane_only: false,
             keep: false,
-            progress: true,
             node_monitor_grace: None,
         }
     }
@@ -74,34 +71,34 @@ impl Bed {
         let count = |nodes: usize| u8::try_from(if options.control_plane_only { 0 } else { nodes });
         let (nodes, machines) = (count(options.nodes)?, count(options.machines)?);
         ensure!(nodes.checked_add(machines).is_some_and(|all| all < 200), "too many nodes");
-        if !rustix::process::geteuid().is_root() {
-            bail!(
-                "a bed needs root, of the machine or of a user namespace: it makes network, mount and pid namespaces"
-            );
-        }
-        let said = Progress::new(options.progress);
-        packages::ensure(packages::BED, options.progress)?;
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "a bed needs root, of the machine or of a user namespace: it makes network, mount and pid namespaces"
+        );
+        let said = Progress::new();
+        packages::ensure(packages::BED)?;
         let mut tools = vec![assets::CONTROL_PLANE];
         if nodes > 0 {
-            if options.units && options.stand_ins {
-                bail!("systemd runs no stand-ins");
+            ensure!(!options.units || !options.stand_ins, "systemd runs no stand-ins");
+            if options.stand_ins {
+                eprintln!("testbed: stand-ins play the runtime and the kubelet of all nodes");
             }
-            said.note(options.stand_ins, "stand-ins play the runtime and the kubelet of all nodes");
         }
         let is_real = machines > 0 || nodes > 0 && !options.stand_ins;
         if is_real {
-            if !unprivileged::is_root() {
-                bail!("a real node needs root of the machine: control groups, devices, and a container runtime");
-            }
+            ensure!(
+                unprivileged::is_root(),
+                "a real node needs root of the machine: control groups, devices, and a container runtime"
+            );
             tools.push(assets::NODE);
         }
         if nodes > 0 && !options.stand_ins {
-            packages::ensure(packages::NODE, options.progress)?;
+            packages::ensure(packages::NODE)?;
             if options.units {
-                packages::ensure(packages::UNITS, options.progress)?;
+                packages::ensure(packages::UNITS)?;
             }
         }
-        let path = options.platform.programs(&tools, options.progress)?;
+        let path = options.platform.programs(&tools)?;
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
         let programs = if nodes > 0 || machines > 0 {
             Some(Programs {
@@ -109,7 +106,7 @@ impl Bed {
                 testbed: images::compiled()?.join("testbed"),
                 stand_ins: options.stand_ins,
                 units: options.units,
-                model: (machines > 0).then(|| Model::ensure(options.platform, &path, options.progress)).transpose()?,
+                model: (machines > 0).then(|| Model::ensure(options.platform, &path)).transpose()?,
             })
         } else {
             None
@@ -163,11 +160,11 @@ impl Bed {
                 number,
                 kubeconfig,
                 ca: &made.ca,
-                workload: made.workload,
+                workload: &made.programs.workload,
                 testbed: &made.testbed,
-                units: made.units,
+                units: made.programs.units,
             };
-            let node = match made.model.filter(|_| number > nodes) {
+            let node = match made.programs.model.as_ref().filter(|_| number > nodes) {
                 Some(model) => Node::create_machine(&parts, model),
                 None if stand_ins => Node::create_stand_in(&parts),
                 None => Node::create(&parts),
@@ -223,12 +220,10 @@ struct Programs {
 
 /// What all nodes of a bed are made from.
 struct Made<'a> {
-    workload: &'a Path,
+    programs: &'a Programs,
     testbed: PathBuf,
     ca: String,
     archives: Vec<PathBuf>,
-    units: bool,
-    model: Option<&'a Model>,
 }
 
 impl<'a> Made<'a> {
@@ -239,38 +234,19 @@ impl<'a> Made<'a> {
         let archives =
             if programs.stand_ins { Vec::new() } else { images::bed_images(&programs.workload, &dir.join("images"))? };
         let ca = fs::read_to_string(pki.path("ca.crt"))?;
-        Ok(Self {
-            workload: &programs.workload,
-            testbed,
-            ca,
-            archives,
-            units: programs.units,
-            model: programs.model.as_ref(),
-        })
+        Ok(Self { programs, testbed, ca, archives })
     }
 }
 
 /// Says on stderr what took how long.
-struct Progress {
-    shown: bool,
-    last: std::cell::Cell<Instant>,
-}
+struct Progress(std::cell::Cell<Instant>);
 
 impl Progress {
-    fn new(shown: bool) -> Self {
-        Self { shown, last: std::cell::Cell::new(Instant::now()) }
-    }
-
-    fn note(&self, holds: bool, what: &str) {
-        if holds && self.shown {
-            eprintln!("testbed: {what}");
-        }
+    fn new() -> Self {
+        Self(std::cell::Cell::new(Instant::now()))
     }
 
     fn step(&self, what: &str) {
-        let took = self.last.replace(Instant::now()).elapsed();
-        if self.shown {
-            eprintln!("testbed: {what} ready in {took:.1?}");
-        }
+        eprintln!("testbed: {what} ready in {:.1?}", self.0.replace(Instant::now()).elapsed());
     }
 }

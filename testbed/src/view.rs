@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 pub use back_off::back_off;
 pub use cluster::{Cluster, Pod, PodContainer, pod, pods};
@@ -36,7 +35,7 @@ pub const LIMIT: Duration = Duration::from_mins(2);
 pub const TASK_LIMIT: Duration = Duration::from_secs(3);
 
 /// Cluster and nodes at one time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Snapshot {
     /// When the reading was over
     pub taken: Timestamp,
@@ -47,7 +46,7 @@ pub struct Snapshot {
 }
 
 /// One node as its kernel and its runtime show it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// Processes that stand, not those that pass by
     pub processes: Vec<Process>,

@@ -15,6 +15,8 @@ pub const LONG: Duration = Duration::from_mins(40);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest one, as a rule.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// The pause between two questions that cost nothing, or whose answer has to be seen at once.
+const BRIEF_PAUSE: Duration = Duration::from_millis(10);
 
 /// Asks until an answer is good. If none is within the limit, the error is the last answer.
 pub fn poll<T>(
@@ -32,8 +34,24 @@ pub fn poll<T>(
         if start.elapsed() >= limit {
             return Err(answer);
         }
-        sleep((start.elapsed() / 10).clamp(SHORTEST_PAUSE, longest_pause));
+        sleep((start.elapsed() / 10).max(SHORTEST_PAUSE).min(longest_pause));
     }
+}
+
+/// Asks every 10 ms until an answer is good; returns it, or the last one within the limit.
+pub fn last_answer<T>(limit: Duration, ask: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
+    poll(limit, BRIEF_PAUSE, ask, is_good).unwrap_or_else(|last| last)
+}
+
+/// Waits until a person or SIGTERM asks this program to end.
+pub fn until_asked_to_end() -> std::io::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = terminated.recv() => Ok(()),
+        }
+    })
 }
 
 /// Waits up to [`SOON`] until something holds; prints and returns how long that took.

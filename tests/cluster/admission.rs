@@ -27,9 +27,9 @@ mod verbs;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use nrh_testbed::Bed;
-use nrh_testbed::wait::SOON;
+use nrh_testbed::wait::{LONGEST_PAUSE, SOON, poll};
 
 use crate::plane;
 
@@ -124,21 +124,17 @@ fn uninstall(bed: &Bed) -> Result<()> {
     bed.kubectl(&["delete", "-k", &plane::folder("config/default"), "--wait=false"])?;
     let kinds = "namespace,crd,clusterrole,clusterrolebinding,flowschema,prioritylevelconfiguration,\
         validatingadmissionpolicy,validatingadmissionpolicybinding";
-    let ends = std::time::Instant::now() + SOON;
-    loop {
+    let left = || -> Result<String> {
         // Nobody runs the pods, so nobody tells that they have ended.
         for namespace in ["nrh-node", "nrh-system"] {
             bed.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0", "-n", namespace])?;
         }
-        let left = bed.kubectl(&["get", kinds, "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
-        let roles =
-            bed.kubectl(&["get", "role,rolebinding", "-A", "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
-        if left.is_empty() && roles.is_empty() {
-            return Ok(());
-        }
-        if std::time::Instant::now() > ends {
-            bail!("still there after {SOON:?}:\n{left}{roles}");
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
+        let ours = ["-l", "app.kubernetes.io/part-of=nrh", "-o", "name"];
+        let left = bed.kubectl(&[&["get", kinds], &ours[..]].concat())?;
+        Ok(left + &bed.kubectl(&[&["get", "role,rolebinding", "-A"], &ours[..]].concat())?)
+    };
+    let is_over = |left: &Result<String>| left.as_ref().map_or(true, String::is_empty);
+    let left = poll(SOON, LONGEST_PAUSE, left, is_over).unwrap_or_else(|last| last)?;
+    ensure!(left.is_empty(), "still there after {SOON:?}:\n{left}");
+    Ok(())
 }

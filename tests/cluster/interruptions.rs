@@ -195,11 +195,7 @@ fn start(client: &Client) -> JoinHandle<Result<(), Ended>> {
 }
 
 fn start_as(client: &Client, identity: &str) -> JoinHandle<Result<(), Ended>> {
-    start_with(Calls::new(client.clone(), client.clone()), identity)
-}
-
-fn start_with(calls: Calls, identity: &str) -> JoinHandle<Result<(), Ended>> {
-    start_set(calls, identity, PlanSettings::default())
+    start_set(Calls::new(client.clone(), client.clone()), identity, PlanSettings::default())
 }
 
 fn start_set(calls: Calls, identity: &str, settings: PlanSettings) -> JoinHandle<Result<(), Ended>> {

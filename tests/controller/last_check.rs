@@ -75,11 +75,8 @@ async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     world.until("it is healed", || world.phases().contains(&"Succeeded".to_owned())).await;
     assert_eq!(ready(&told()), (json!("True"), json!("Allowed")));
     let events = world.api.list("events");
-    let of_config: Vec<&Value> = events
-        .iter()
-        .filter(|event| event["regarding"]["kind"] == "RemediationConfig")
-        .map(|event| &event["reason"])
-        .collect();
+    let of_config = events.iter().filter(|event| event["regarding"]["kind"] == "RemediationConfig");
+    let of_config: Vec<&Value> = of_config.map(|event| &event["reason"]).collect();
     assert_eq!(of_config, ["Suspended", "Resumed"], "{events:#?}");
 }
 

@@ -29,6 +29,19 @@ fn busy_twice(
     tries
 }
 
+/// Refuses the calls that are meant on remediations whose names begin with `a-`; how often the first of them was tried.
+fn refuse(world: &World, is_meant: impl Fn(&Call) -> bool + Send + 'static) -> Arc<Mutex<usize>> {
+    let tries = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&tries);
+    world.api.hook(move |call| {
+        let name = call.target.name.clone().unwrap_or_default();
+        let is_refused = is_meant(call) && name.starts_with("a-");
+        *seen.lock().unwrap() += usize::from(is_refused && name == "a-00");
+        is_refused.then_some(Fault::Code(403))
+    });
+    tries
+}
+
 fn waits(tries: &Mutex<Vec<Instant>>) -> Vec<u64> {
     let tries = tries.lock().unwrap();
     tries.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs()).collect()
@@ -81,14 +94,7 @@ async fn finished_remediations_that_keep_their_finalizers_are_tried_seldom_and_h
             "finalizers": last["metadata"]["finalizers"]});
         world.api.put(other);
     }
-    let tries = Arc::new(Mutex::new(0));
-    let seen = Arc::clone(&tries);
-    world.api.hook(move |call| {
-        let name = call.target.name.clone().unwrap_or_default();
-        let is_refused = frees(call) && name.starts_with("a-");
-        *seen.lock().unwrap() += usize::from(is_refused && name == "a-00");
-        is_refused.then_some(Fault::Code(403))
-    });
+    let tries = refuse(&world, frees);
     let _second = world.controller("b");
     let name = last["metadata"]["name"].as_str().unwrap();
     let finalizers = || world.api.get("noderemediations", name).unwrap()["metadata"]["finalizers"].clone();
@@ -113,14 +119,7 @@ async fn old_remediations_that_cannot_be_deleted_are_tried_seldom_and_hold_up_no
         (old["status"]["startedAt"], old["status"]["finishedAt"]) = (json!(ended), json!(ended));
         world.api.put(old);
     }
-    let tries = Arc::new(Mutex::new(0));
-    let seen = Arc::clone(&tries);
-    world.api.hook(move |call| {
-        let name = call.target.name.clone().unwrap_or_default();
-        let is_refused = call.verb == "delete" && name.starts_with("a-");
-        *seen.lock().unwrap() += usize::from(is_refused && name == "a-00");
-        is_refused.then_some(Fault::Code(403))
-    });
+    let tries = refuse(&world, |call| call.verb == "delete");
     let _second = world.controller("b");
     world.until("the one that may be deleted is", || world.api.get("noderemediations", "b").is_none()).await;
     sleep(Duration::from_mins(10)).await;

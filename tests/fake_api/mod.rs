@@ -264,14 +264,13 @@ impl FakeApi {
 
     /// Writes that touch anything but leases, statuses, reports, commands and Events.
     pub fn acts(&self) -> Vec<String> {
-        let bookkeeping = |call: &&Call| {
-            !["leases", "events"].contains(&call.target.plural.as_str())
-                && call.target.plural != "noderemediations"
-                && call.target.plural != "noderuntimehealths"
-                && call.target.plural != "nodecommands"
+        let account = ["leases", "events", "noderemediations", "noderuntimehealths", "nodecommands"];
+        let is_act = |call: &&Call| {
+            call.is_write()
+                && !account.contains(&call.target.plural.as_str())
                 && call.target.subresource.as_deref() != Some("status")
         };
-        self.lock().calls.iter().filter(|call| call.is_write()).filter(bookkeeping).map(Call::line).collect()
+        self.lock().calls.iter().filter(is_act).map(Call::line).collect()
     }
 }
 

@@ -23,7 +23,7 @@ impl FakeApi {
         if let Some(list) = self.lock().discovered(parts.uri.path()) {
             return list;
         }
-        let target = of_path(parts.uri.path()).unwrap_or_else(|| panic!("strange path {}", parts.uri));
+        let mut target = of_path(parts.uri.path()).unwrap_or_else(|| panic!("strange path {}", parts.uri));
         let query = query(parts.uri.query().unwrap_or_default());
         let watch = query.get("watch").is_some_and(|value| value == "true" || value == "1");
         let verb = match (&parts.method, watch, target.name.is_some()) {
@@ -37,7 +37,6 @@ impl FakeApi {
             other => panic!("strange method {other:?}"),
         };
         let mut body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        let mut target = target;
         if let Some(own) = own_lease.filter(|_| target.plural == "leases") {
             if body["metadata"]["name"].is_string() {
                 body["metadata"]["name"] = json!(own);

@@ -112,7 +112,7 @@ impl World {
     }
 
     pub fn controller(&self, name: &str) -> Replica {
-        self.controller_on(name, self.api.client())
+        self.replica(name, self.api.client(), "")
     }
 
     /// Starts a replica, and then makes the node sick.
@@ -124,16 +124,12 @@ impl World {
 
     /// Starts a replica that leads whatever others do.
     pub fn usurper(&self, name: &str) -> Replica {
-        self.controller_on(name, self.api.client_with_lease(Some(name)))
+        self.replica(name, self.api.client_with_lease(Some(name)), "")
     }
 
     /// Starts a replica that mirrors these conditions to Nodes.
     pub fn mirroring(&self, name: &str, conditions: &str) -> Replica {
         self.replica(name, self.api.client(), conditions)
-    }
-
-    fn controller_on(&self, name: &str, client: kube::Client) -> Replica {
-        self.replica(name, client, "")
     }
 
     fn replica(&self, name: &str, client: kube::Client, conditions: &str) -> Replica {
@@ -186,9 +182,6 @@ impl World {
         heartbeat.boot_id = self.annotation(node, "test/boot").unwrap_or_else(|| "b".into());
         let report = simulated_node::report(&probe, self.wall());
         self.api.change("noderuntimehealths", node, |object| {
-            if object["status"].is_null() {
-                object["status"] = json!({});
-            }
             let status = &mut object["status"];
             let mut own = report["status"]["conditions"].as_array().cloned().unwrap();
             // The controller has a word in that, too, and this server does not know whose a field is.

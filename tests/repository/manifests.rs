@@ -15,12 +15,8 @@ use serde_json::{Value, json};
 fn kubectl() -> PathBuf {
     use nrh_testbed::{assets, packages};
     packages::find("kubectl").unwrap_or_else(|| {
-        let folders = assets::ensure(&[assets::KUBECTL], true).expect("kubectl of the test bed");
-        folders
-            .iter()
-            .map(|folder| folder.join("kubectl"))
-            .find(|path| path.is_file())
-            .expect("kubectl of the test bed")
+        let folders = assets::ensure(&[assets::KUBECTL]).expect("kubectl of the test bed");
+        assets::find(&folders, "kubectl").expect("kubectl of the test bed")
     })
 }
 

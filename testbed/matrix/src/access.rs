@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -143,16 +143,11 @@ impl Access {
     }
 
     fn check(&self, row: &Row) -> Result<()> {
-        let mut all = answers(&row.roles)?;
-        ensure!(all.len() == self.accounts.len(), "expected {} answers, found {}", self.accounts.len(), all.len());
-        if let Some(unlimited) = &row.unlimited {
-            let more = answers(unlimited)?;
-            ensure!(
-                more.len() == self.unlimited.len(),
-                "expected {} answers, found {}",
-                self.unlimited.len(),
-                more.len()
-            );
+        let mut all: Vec<Answer> = Vec::new();
+        for (given, accounts) in [(Some(&row.roles), &self.accounts), (row.unlimited.as_ref(), &self.unlimited)] {
+            let Some(given) = given else { continue };
+            let more = answers(given)?;
+            ensure!(more.len() == accounts.len(), "expected {} answers, found {}", accounts.len(), more.len());
             all.extend(more);
         }
         let is_refused = all.contains(&Answer::Refused);
@@ -193,12 +188,9 @@ fn print<'r>(out: &mut String, accounts: &[Account], rows: impl Iterator<Item = 
     );
     for (row, answers) in rows {
         let cells: Vec<&str> = answers.split_whitespace().collect();
-        let policies: Vec<String> = row
-            .policies
-            .iter()
-            .filter(|_| cells.contains(&Answer::Refused.sign()))
-            .map(|name| format!("`{name}`"))
-            .collect();
+        let is_refused = cells.contains(&Answer::Refused.sign());
+        let policies = row.policies.iter().filter(|_| is_refused);
+        let policies: Vec<String> = policies.map(|name| format!("`{name}`")).collect();
         let verbs = row.verbs.join(", ");
         let _ = writeln!(out, "| {} | {verbs} | {} | {} |", row.what, cells.join(" | "), policies.join(", "));
     }
@@ -219,9 +211,7 @@ pub fn with_tables(text: &str, access: &Access) -> Result<String> {
 pub fn write_into(document: &Path, file: &Path) -> Result<()> {
     let text = fs::read_to_string(document).with_context(|| format!("read {}", document.display()))?;
     let new = with_tables(&text, &Access::read(file)?).with_context(|| format!("in {}", document.display()))?;
-    if new.contains('\t') {
-        bail!("{}: expected no tabs", file.display());
-    }
+    ensure!(!new.contains('\t'), "{}: expected no tabs", file.display());
     fs::write(document, new).with_context(|| format!("write {}", document.display()))
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::act::{Act, enforced};
@@ -126,10 +126,8 @@ fn start_mutant(node: &Node, mutation: Mutation) -> Result<()> {
     let argv = [mutant::RUNTIME, "--socket", mutant::SOCKET, "--mutation", &mutation.name()].map(str::to_owned);
     node.start(mutant::RUNTIME, &argv)?;
     let there = || node.root_path(mutant::SOCKET).exists();
-    if crate::process::wait_until(SOON, there) {
-        return Ok(());
-    }
-    bail!("{} of {} does not listen", mutant::RUNTIME, node.name)
+    ensure!(crate::process::wait_until(SOON, there), "{} of {} does not listen", mutant::RUNTIME, node.name);
+    Ok(())
 }
 
 /// A shipped policy for one variant's node: what happens on the others is none of its business.

@@ -16,6 +16,7 @@ use super::report::{Report, StageKind};
 use super::stage::Stage;
 use super::tell::Teller;
 use crate::matrix::{self, Seen, Way};
+use crate::wait::until_asked_to_end;
 use crate::{Bed, BedOptions, operator, unprivileged};
 
 /// Runs the demo; returns whether everything held.
@@ -94,16 +95,7 @@ pub fn play(bed: Bed, programs: operator::Programs, options: &Options) -> Result
 fn tidy_up_when_told(name: &str) {
     let name = name.to_owned();
     std::thread::spawn(move || {
-        let told = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|threads| {
-            threads.block_on(async {
-                let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-                tokio::select! {
-                    interrupted = tokio::signal::ctrl_c() => interrupted,
-                    _ = terminated.recv() => Ok(()),
-                }
-            })
-        });
-        if told.is_ok() {
+        if until_asked_to_end().is_ok() {
             if let Err(error) = Bed::attach(&name).and_then(Bed::down) {
                 eprintln!("testbed: {error:#}");
             }
@@ -179,40 +171,37 @@ impl Plot<'_> {
         self.options.only.is_empty() || self.options.only.iter().any(|only| only == name)
     }
 
-    fn record(&mut self, act: &dyn Act) -> usize {
-        if let Some(at) = self.records.iter().position(|record| record.act == act.name()) {
-            return at;
-        }
-        let seconds = self.stage.thresholds.get(act.fault()).copied().unwrap_or_default();
-        #[expect(clippy::cast_precision_loss, reason = "a threshold is far below 2^52 seconds")]
-        let threshold = seconds as f64;
-        self.records.push(ActRecord { act: act.name().into(), threshold, ..ActRecord::default() });
-        self.records.len() - 1
+    fn record(&mut self, act: &dyn Act) -> &mut ActRecord {
+        let known = self.records.iter().position(|record| record.act == act.name());
+        let at = known.unwrap_or_else(|| {
+            let seconds = self.stage.thresholds.get(act.fault()).copied().unwrap_or_default();
+            #[expect(clippy::cast_precision_loss, reason = "a threshold is far below 2^52 seconds")]
+            let threshold = seconds as f64;
+            self.records.push(ActRecord { act: act.name().into(), threshold, ..ActRecord::default() });
+            self.records.len() - 1
+        });
+        &mut self.records[at]
     }
 
     fn control(&mut self, act: &mut dyn Act) -> Result<()> {
         if self.options.no_controls || !self.wanted(act.name()) {
             return Ok(());
         }
-        self.stage.tell.head(&format!("control: {}", act.name()));
-        let at = self.record(act);
-        match self.records.get_mut(at) {
-            Some(record) => control(act, self.stage, record).with_context(|| format!("control of {}", act.name())),
-            None => Ok(()),
-        }
+        let stage = self.stage;
+        stage.tell.head(&format!("control: {}", act.name()));
+        let record = self.record(act);
+        control(act, stage, record).with_context(|| format!("control of {}", act.name()))
     }
 
     fn enforced(&mut self, act: &mut dyn Act) -> Result<()> {
         if !self.wanted(act.name()) {
             return Ok(());
         }
-        self.stage.tell.head(&format!("act: {}", act.name()));
-        let at = self.record(act);
-        let Some(record) = self.records.get_mut(at) else { return Ok(()) };
-        let done = enforced(act, self.stage, record).with_context(|| format!("act {}", act.name()));
-        if !self.options.fake
-            && let Some(run) = &record.run
-        {
+        let (stage, is_real) = (self.stage, !self.options.fake);
+        stage.tell.head(&format!("act: {}", act.name()));
+        let record = self.record(act);
+        let done = enforced(act, stage, record).with_context(|| format!("act {}", act.name()));
+        if is_real && let Some(run) = &record.run {
             let whole = |seconds: Option<f64>| {
                 seconds.and_then(|seconds| matrix::seconds(Duration::try_from_secs_f64(seconds).ok()?))
             };

@@ -112,14 +112,9 @@ impl Stage {
         self.bed.apply(&policy)
     }
 
-    /// A node's report, as the operator shows it.
-    pub(super) fn health(&self, node: &str) -> Option<Value> {
-        operator::health(&self.bed, node).ok()
-    }
-
     /// Whether the sick node's object names a fault as confirmed.
     pub(super) fn confirmed(&self, fault: &str) -> bool {
-        let Some(health) = self.health(&self.sick.name) else { return false };
+        let Ok(health) = operator::health(&self.bed, &self.sick.name) else { return false };
         operator::faults(&health).any(|found| found["type"] == fault && found["state"] == "Confirmed")
     }
 

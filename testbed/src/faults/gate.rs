@@ -8,8 +8,7 @@ use jiff::Timestamp;
 
 use super::{Fault, Injection, Victim};
 use crate::node::Node;
-use crate::process::wait_until;
-use crate::wait::SOON;
+use crate::wait::{SOON, last_answer};
 
 /// Folder of the gates and of the lock, as the node's network configuration names it.
 pub const GATES: &str = "/run/cni-gate";
@@ -38,12 +37,8 @@ fn hang(node: &Node, gate: &str) -> Result<Injection> {
 
 /// Waits until a network plugin has taken the gate and completes the injection by it: from now on the fault exists.
 pub fn await_gate_holder(node: &Node, gate: &Injection) -> Result<Injection> {
-    let mut holder = None;
-    let taken = wait_until(SOON, || {
-        holder = held_gates(node).ok().and_then(|held| held.into_iter().next());
-        holder.is_some()
-    });
-    let (true, Some((path, node_pid))) = (taken, holder) else {
+    let holder = || held_gates(node).ok().and_then(|held| held.into_iter().next());
+    let Some((path, node_pid)) = last_answer(SOON, holder, Option::is_some) else {
         bail!("no network plugin of {} took the gate within {SOON:?}", node.name)
     };
     let mut victim = gate.victim.clone();

@@ -23,16 +23,13 @@ const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
 /// Lays a small file system without room over containerd's data. What is open already stays as it is.
 pub fn full_disk(node: &Node) -> Result<Injection> {
-    let injection = Injection::now(Fault::FullDisk, node, Victim { path: Some(DATA.into()), ..Victim::default() });
     let script = r#"mount -t tmpfs -o size=1m nrh-full "$1"; mount --make-private "$1"; dd if=/dev/zero of="$1/x" bs=64k 2>/dev/null || true"#;
-    node.script(script, &[DATA])?;
-    Ok(injection)
+    cover(node, Fault::FullDisk, DATA, script)
 }
 
 /// Lays a small file system without room over the folder of containerd's sockets, with all that is there laid into it: containerd
 /// is reached as before.
 pub fn full_run(node: &Node) -> Result<Injection> {
-    let injection = Injection::now(Fault::FullRun, node, Victim { path: Some(RUN.into()), ..Victim::default() });
     let script = r#"
         below=$(mktemp -d); mount --rbind "$1" "$below"; mount --make-rprivate "$below"
         mount -t tmpfs -o size=64k,mode=711 nrh-full "$1"; mount --make-private "$1"
@@ -43,15 +40,19 @@ pub fn full_run(node: &Node) -> Result<Injection> {
         done
         umount -l "$below"; rmdir "$below" 2>/dev/null || true
         dd if=/dev/zero of="$1/x" bs=4k 2>/dev/null || true"#;
-    node.script(script, &[RUN])?;
-    Ok(injection)
+    cover(node, Fault::FullRun, RUN, script)
 }
 
 /// Makes `/run` read-only for all processes of a node that came before. Sockets can be connected to as before.
 pub fn read_only_run(node: &Node) -> Result<Injection> {
-    let injection = Injection::now(Fault::ReadOnlyRun, node, Victim { path: Some("/run".into()), ..Victim::default() });
     let script = r#"mount --bind "$1" "$1"; mount --make-private "$1"; mount -o remount,bind,ro "$1""#;
-    node.script(script, &["/run"])?;
+    cover(node, Fault::ReadOnlyRun, "/run", script)
+}
+
+/// Lays something over a folder by a script.
+fn cover(node: &Node, fault: Fault, folder: &str, script: &str) -> Result<Injection> {
+    let injection = Injection::now(fault, node, Victim { path: Some(folder.into()), ..Victim::default() });
+    node.script(script, &[folder])?;
     Ok(injection)
 }
 

@@ -8,9 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Fault, Injection, Victim, host};
 use crate::node::Node;
-use crate::process::wait_until;
 use crate::view::{self, PodName, Process};
-use crate::wait::SOON;
+use crate::wait::{SOON, last_answer};
 
 /// Where the script is.
 pub(crate) const SCRIPT: &str = "/run/nrh-runc";
@@ -69,12 +68,7 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
     let pod = PodName { namespace: "default".into(), name: "hung-create".into(), uid: "hung-create".into() };
     // It ends with the hang, or with the process that injects it: nobody asks how it went.
     thread::spawn(move || view::run_sandbox(&socket, &pod, 0, DEADLINE));
-    let mut hung = None;
-    wait_until(SOON, || {
-        hung = node.processes().ok().and_then(|all| all.into_iter().find(|process| is_create(node, process)));
-        hung.is_some()
-    });
-    let hung = hung.context("no `create` hangs")?;
+    let hung = await_process(node, |process| is_create(node, process)).context("no `create` hangs")?;
     // Those that begin from now on go through.
     node.remove(HANG)?;
     let process = Some(hung.identity());
@@ -89,13 +83,8 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
 pub fn freeze_init(node: &Node, make: impl FnOnce()) -> Result<Injection> {
     node.write(HOLD, "")?;
     make();
-    let mut init = None;
-    wait_until(SOON, || {
-        let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.shim_of.is_some();
-        init = node.processes().ok().and_then(|all| all.into_iter().find(is_init));
-        init.is_some()
-    });
-    let init = init.context("no container is made")?;
+    let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.shim_of.is_some();
+    let init = await_process(node, is_init).context("no container is made")?;
     let victim = Victim {
         process: Some(init.identity()),
         sandbox: init.shim_of,
@@ -107,6 +96,10 @@ pub fn freeze_init(node: &Node, make: impl FnOnce()) -> Result<Injection> {
     host::set_frozen(&injection.victim, true)?;
     node.remove(HOLD)?;
     Ok(injection)
+}
+
+fn await_process(node: &Node, is_it: impl Fn(&Process) -> bool) -> Option<Process> {
+    last_answer(SOON, || node.processes().ok()?.into_iter().find(&is_it), Option::is_some)
 }
 
 fn is_create(node: &Node, process: &Process) -> bool {

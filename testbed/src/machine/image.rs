@@ -130,15 +130,14 @@ impl Image {
     }
 
     /// The image of a platform; made when there is none from the same inputs.
-    pub(crate) fn ensure(platform: &Platform, progress: bool) -> Result<Self> {
+    pub(crate) fn ensure(platform: &Platform) -> Result<Self> {
         let packages = [&PACKAGES, packages_of(platform)].concat().join(",");
         let suite = platform.debian.suite();
         let inputs = [suite, &packages, SIZE, UNIT, SET_UP].join("\n");
         let inputs = if platform.selinux { [&inputs, POLICY, LABEL].join("\n") } else { inputs };
         let hash = images::sha256(inputs.as_bytes());
         let name = format!("machine-{suite}-{}", hash.get(..12).unwrap_or(&hash));
-        assets::cached(&name, "about two minutes", progress, |scratch, made| make(platform, &packages, scratch, made))
-            .map(Self)
+        assets::cached(&name, "about two minutes", |scratch, made| make(platform, &packages, scratch, made)).map(Self)
     }
 }
 

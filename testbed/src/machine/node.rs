@@ -33,21 +33,21 @@ pub(crate) struct Model {
 
 impl Model {
     /// Makes what is missing.
-    pub(crate) fn ensure(platform: Platform, programs: &[PathBuf], progress: bool) -> Result<Self> {
+    pub(crate) fn ensure(platform: Platform, programs: &[PathBuf]) -> Result<Self> {
         let runtime = runtime::program(platform.layout)?;
-        packages::ensure(packages::MACHINE, progress)?;
-        packages::ensure(packages::MACHINE_IMAGE, progress)?;
+        packages::ensure(packages::MACHINE)?;
+        packages::ensure(packages::MACHINE_IMAGE)?;
         let kubelet = assets::find(programs, "kubelet")?;
         let runc = match platform.oci {
-            Oci::Runc(version) => Some(assets::runc(version, progress)?),
+            Oci::Runc(version) => Some(assets::runc(version)?),
             Oci::Package(_) => None,
         };
-        let image = Image::ensure(&platform, progress)?;
+        let image = Image::ensure(&platform)?;
         Ok(Self {
             platform,
             accelerator: Accelerator::best(&image)?,
             image,
-            containerd: platform.containerd.map_or(Ok(Vec::new()), |version| assets::containerd(version, progress))?,
+            containerd: platform.containerd.map_or(Ok(Vec::new()), assets::containerd)?,
             runc,
             runtime,
             kubelet,
@@ -78,17 +78,11 @@ impl Node {
             kernel: kernel_settings(&model.platform),
             runtime: model.platform.layout.places().socket,
         })?;
-        let place = Place::Machine(machine);
         Ok(Self {
-            name,
-            ip,
-            number: parts.number,
-            place,
-            dir,
             testbed: TESTBED.into(),
-            stand_in: false,
             units: true,
             layout: model.platform.layout,
+            ..parts.node(name, Place::Machine(machine), dir)
         })
     }
 }

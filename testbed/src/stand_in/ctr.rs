@@ -33,15 +33,15 @@ pub(super) fn run() -> Result<()> {
             server.block_on(async { tokio::time::timeout(LIMIT, runtime.kill_task(id)).await.context("no answer")? })
         }
         ["tasks", "rm", id] => {
-            let object = runtime.table().find(id).with_context(|| format!("{id}: not found"))?;
-            if let Standing::Running(process) = runtime.table().standing(&object)? {
+            let object = runtime.table.find(id).with_context(|| format!("{id}: not found"))?;
+            if let Standing::Running(process) = runtime.table.standing(&object)? {
                 bail!("task {id} (process {}) still runs", process.pid);
             }
             Ok(())
         }
         ["containers", "rm", id] => {
-            runtime.table().find(id).with_context(|| format!("{id}: not found"))?;
-            runtime.table().remove(id)
+            runtime.table.find(id).with_context(|| format!("{id}: not found"))?;
+            runtime.table.remove(id)
         }
         other => bail!("not part of this stand-in: ctr {}", other.join(" ")),
     }

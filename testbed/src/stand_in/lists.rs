@@ -3,7 +3,6 @@
 use k8s_cri::v1 as cri;
 use tonic::Status;
 
-use super::mutant;
 use super::runtime::{Answer, Runtime, internal};
 use super::table::{Config, Object, Standing};
 
@@ -43,8 +42,8 @@ impl Runtime {
                 ..Default::default()
             })
         };
-        let containers = self.table.containers().into_iter().map(item).collect::<Answer<_>>()?;
-        Ok(mutant::shown(&self.lens, &self.table, cri::ListContainersResponse { containers }))
+        let shown = self.table.containers().into_iter().filter(|object| self.lens.shows(&self.table, object));
+        Ok(cri::ListContainersResponse { containers: shown.map(item).collect::<Answer<_>>()? })
     }
 
     pub(super) fn sandbox_status(&self, asked: &cri::PodSandboxStatusRequest) -> Answer<cri::PodSandboxStatusResponse> {

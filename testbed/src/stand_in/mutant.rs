@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use jiff::Timestamp;
-use k8s_cri::v1 as cri;
 use serde_json::{Value, json};
 
 use super::table::{Config, Object, Standing, Table};
@@ -73,12 +72,7 @@ impl Lens {
         Self { mutation, ..Self::default() }
     }
 
-    /// Whether all is shown and done as it is.
-    pub(super) const fn is_clear(&self) -> bool {
-        self.mutation.is_none()
-    }
-
-    /// Whether this object is shown.
+    /// Whether this container is shown. Sandboxes are told as they are.
     pub(super) fn shows(&self, table: &Table, object: &Object) -> bool {
         match self.mutation {
             Some(Mutation::Blinded) => table.find(&object.sandbox).is_some(),
@@ -169,17 +163,11 @@ fn swapped(mut order: Value) -> Result<Value> {
     Ok(order)
 }
 
-/// Only what is asked by container: sandboxes are told as they are.
-pub(super) fn shown(lens: &Lens, table: &Table, mut list: cri::ListContainersResponse) -> cri::ListContainersResponse {
-    if !lens.is_clear() {
-        list.containers.retain(|item| table.find(&item.id).is_some_and(|object| lens.shows(table, &object)));
-    }
-    list
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use k8s_cri::v1 as cri;
+
     use super::*;
 
     fn add(table: &Table, id: &str, sandbox: &str, config: Config) -> Object {

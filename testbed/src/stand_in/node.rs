@@ -33,17 +33,7 @@ impl Node {
         let mut realm = parts.outer.nest("", &[], &dir.join("init.log"))?;
         stand_in::install(parts.testbed, &dir.join("bin")).context("the stand-ins")?;
         realm.path.insert(0, dir.join("bin"));
-        let node = Self {
-            ip: network::node_ip(parts.number),
-            number: parts.number,
-            place: Place::Realm(realm),
-            dir,
-            testbed: parts.testbed.to_owned(),
-            name,
-            stand_in: true,
-            units: false,
-            layout: crate::layout::Layout::Usual,
-        };
+        let node = Self { stand_in: true, ..parts.node(name, Place::Realm(realm), dir) };
         let subnet = network::pod_subnet(parts.number);
         let folder = node.dir.display().to_string();
         node.script(MOUNTS, &[&folder, &node.name, &subnet]).context("mounts of a node")?;

@@ -11,24 +11,19 @@ use super::pod_spec::Addresses;
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) name: String,
-    pub(super) status: Option<cri::ContainerStatus>,
+    pub(super) status: cri::ContainerStatus,
     /// Its last words, when it has ended.
     pub(super) words: String,
 }
 
 impl Seen {
-    fn state(&self) -> Option<cri::ContainerState> {
-        self.status.as_ref().map(cri::ContainerStatus::state)
-    }
-
     fn running(&self) -> bool {
-        self.state() == Some(cri::ContainerState::ContainerRunning)
+        self.status.state() == cri::ContainerState::ContainerRunning
     }
 
     /// Exit code, once it has ended.
     pub(super) fn exit(&self) -> Option<i32> {
-        let ended = self.state() == Some(cri::ContainerState::ContainerExited);
-        self.status.as_ref().filter(|_| ended).map(|status| status.exit_code)
+        (self.status.state() == cri::ContainerState::ContainerExited).then_some(self.status.exit_code)
     }
 }
 
@@ -47,16 +42,18 @@ pub(super) fn finished(pod: &Pod) -> bool {
 }
 
 /// The status as the kubelet would write it. Readiness is "it runs": the stand-in asks no container.
-pub(super) fn status(pod: &Pod, seen: &[Seen], sandbox_ready: bool, addresses: &Addresses) -> Value {
+pub(super) fn status(pod: &Pod, seen: &[Seen], addresses: &Addresses) -> Value {
     let ended = |one: &Seen| one.exit().is_some_and(|exit| !restarts(pod, exit));
-    let phase = if !seen.is_empty() && seen.iter().all(ended) {
-        if seen.iter().all(|one| one.exit() == Some(0)) { "Succeeded" } else { "Failed" }
-    } else if seen.iter().any(|one| one.status.is_some()) {
-        "Running"
-    } else {
+    let phase = if seen.is_empty() {
         "Pending"
+    } else if !seen.iter().all(ended) {
+        "Running"
+    } else if seen.iter().all(|one| one.exit() == Some(0)) {
+        "Succeeded"
+    } else {
+        "Failed"
     };
-    let ready = sandbox_ready && !seen.is_empty() && seen.iter().all(Seen::running);
+    let ready = !seen.is_empty() && seen.iter().all(Seen::running);
     let old = pod.status.clone().unwrap_or_default();
     let condition = |name: &str, value: bool| {
         let value = if value { "True" } else { "False" };
@@ -75,7 +72,7 @@ pub(super) fn status(pod: &Pod, seen: &[Seen], sandbox_ready: bool, addresses: &
         "conditions": [
             condition("PodScheduled", true),
             condition("Initialized", true),
-            condition("PodReadyToStartContainers", sandbox_ready),
+            condition("PodReadyToStartContainers", true),
             condition("ContainersReady", ready),
             condition("Ready", ready),
         ],
@@ -86,10 +83,7 @@ pub(super) fn status(pod: &Pod, seen: &[Seen], sandbox_ready: bool, addresses: &
 fn container(pod: &Pod, one: &Seen) -> Value {
     let wanted = pod.spec.iter().flat_map(|spec| &spec.containers).find(|wanted| wanted.name == one.name);
     let image = wanted.and_then(|wanted: &Container| wanted.image.clone()).unwrap_or_default();
-    let Some(status) = &one.status else {
-        return json!({"name": one.name, "image": image, "imageID": "", "ready": false, "started": false,
-            "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}});
-    };
+    let status = &one.status;
     let id = format!("containerd://{}", status.id);
     let state = match one.exit() {
         Some(code) => json!({"terminated": {
@@ -125,7 +119,7 @@ mod tests {
 
     fn seen(state: cri::ContainerState, exit_code: i32) -> Seen {
         let status = cri::ContainerStatus { id: "c1".into(), state: state as i32, exit_code, ..Default::default() };
-        Seen { name: "command".into(), status: Some(status), words: "said".into() }
+        Seen { name: "command".into(), status, words: "said".into() }
     }
 
     #[test]
@@ -135,16 +129,16 @@ mod tests {
                 .unwrap();
         let addresses = Addresses { node: Ipv4Addr::LOCALHOST, pod: "1.2.3.4".into() };
         let ended = [seen(cri::ContainerState::ContainerExited, 0)];
-        let told = status(&pod, &ended, true, &addresses);
+        let told = status(&pod, &ended, &addresses);
         assert_eq!(told["phase"], "Succeeded");
         assert_eq!(told["containerStatuses"][0]["state"]["terminated"]["message"], "said");
         pod.spec.as_mut().unwrap().restart_policy = None;
-        let told = status(&pod, &ended, true, &addresses);
+        let told = status(&pod, &ended, &addresses);
         assert_eq!(
             (told["phase"].as_str(), told["conditions"][4]["status"].as_str()),
             (Some("Running"), Some("False"))
         );
-        let told = status(&pod, &[seen(cri::ContainerState::ContainerRunning, 0)], true, &addresses);
+        let told = status(&pod, &[seen(cri::ContainerState::ContainerRunning, 0)], &addresses);
         assert_eq!(told["conditions"][4]["status"], "True");
     }
 }

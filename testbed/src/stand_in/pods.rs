@@ -128,7 +128,7 @@ impl Pass {
         let metadata = status.metadata.clone().unwrap_or_default();
         let words = pod_spec::last_words(pod, &metadata.name, metadata.attempt);
         let words = fs::read_to_string(words).unwrap_or_default();
-        Ok(Seen { name: metadata.name, status: Some(status), words })
+        Ok(Seen { name: metadata.name, status, words })
     }
 
     /// Folders of the pod's own volumes; the one with the token holds what a client inside the cluster looks for.
@@ -179,7 +179,7 @@ impl Pass {
 
     /// Writes the pod's status where it differs.
     async fn tell(&self, pod: &Pod, seen: &[Seen], addresses: &Addresses) -> Result<()> {
-        let status = pod_status::status(pod, seen, true, addresses);
+        let status = pod_status::status(pod, seen, addresses);
         let old = serde_json::to_value(pod.status.clone().unwrap_or_default())?;
         let same = status.as_object().into_iter().flatten().all(|(key, value)| old.get(key) == Some(value));
         if same {

@@ -47,8 +47,8 @@ pub(crate) struct Runtime {
 impl Runtime {
     /// What an earlier process left is taken over, as containerd does.
     pub(super) async fn start(mutation: Option<Mutation>) -> Result<Self> {
-        let runtime = Self { table: Table::open(Path::new(ROOT))?, lens: Lens::new(mutation) };
-        if runtime.lens.is_clear() {
+        let runtime = Self { lens: Lens::new(mutation), ..Self::open()? };
+        if mutation.is_none() {
             runtime.load().await?;
         }
         Ok(runtime)
@@ -63,8 +63,7 @@ impl Runtime {
             if !known || timeout(SHIM, self.shim(&sandbox.id, &asked)).await.is_ok_and(|said| said.is_ok()) {
                 continue;
             }
-            let containers = self.table.containers().into_iter().filter(|c| c.sandbox == sandbox.id);
-            for object in containers.chain([sandbox.clone()]) {
+            for object in self.of_sandbox(&sandbox.id).chain([sandbox.clone()]) {
                 if let Standing::Running(process) = self.table.standing(&object)? {
                     process.signal(rustix::process::Signal::KILL)?;
                     self.table.ended(&object.id, KILLED)?;
@@ -294,10 +293,6 @@ impl Runtime {
     /// The table, for `ctr`.
     pub(super) fn open() -> Result<Self> {
         Ok(Self { table: Table::open(Path::new(ROOT))?, lens: Lens::default() })
-    }
-
-    pub(super) fn table(&self) -> &Table {
-        &self.table
     }
 }
 

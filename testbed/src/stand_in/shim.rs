@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -55,10 +55,8 @@ fn start(table: &Table, id: &str, args: &[String]) -> Result<()> {
     let mut shim = Command::new(NAME);
     shim.args(&args[1..args.len() - 1]).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
     shim.spawn().context("start the shim")?;
-    if wait_until(START, || table.shim_socket(id).exists()) {
-        return Ok(());
-    }
-    bail!("the shim did not come up within {START:?}")
+    ensure!(wait_until(START, || table.shim_socket(id).exists()), "the shim did not come up within {START:?}");
+    Ok(())
 }
 
 fn serve(table: &Table, id: &str) -> Result<()> {

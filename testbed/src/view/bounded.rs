@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Runs a command and returns what it prints; at the deadline it is ended with everything it started.
@@ -36,9 +36,7 @@ pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<String> {
         Ok::<_, anyhow::Error>(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (stdout, stderr) = (text(stdout)?, text(stderr)?);
-    if !status.success() {
-        bail!("{name} {} ended with {status}: {}", arguments(command), stderr.trim());
-    }
+    ensure!(status.success(), "{name} {} ended with {status}: {}", arguments(command), stderr.trim());
     Ok(stdout)
 }
 

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::{LIMIT, bounded};
 use crate::bed::Bed;
 
 /// What the API server says of all nodes and pods.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cluster {
     /// The spec of each node
     pub nodes: BTreeMap<String, serde_json::Value>,
@@ -21,7 +21,7 @@ pub struct Cluster {
 }
 
 /// A pod as the API server shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace
     pub namespace: String,
@@ -44,7 +44,7 @@ pub struct Pod {
 }
 
 /// A container of a pod as the API server shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodContainer {
     /// Name
     pub name: String,

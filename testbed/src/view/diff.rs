@@ -1,9 +1,6 @@
 //! What changed between two views that should not have.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
-
-use serde::{Deserialize, Serialize};
 
 use super::{NodeView, Pod, PodName, Snapshot};
 
@@ -71,8 +68,7 @@ fn names(list: &[(String, String)], namespace: &str, name: &str) -> bool {
 }
 
 /// A kind of thing that changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     /// The spec of a Node
     NodeSpec,
@@ -89,7 +85,7 @@ pub enum What {
 }
 
 /// One change outside the allowance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Kind
     pub what: What,
@@ -104,7 +100,7 @@ pub struct Change {
 }
 
 /// How much was compared: a comparison of nothing proves nothing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pods
     pub pods: usize,
@@ -142,13 +138,8 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
     let (missing_before, missing_after) = (NodeView::default(), NodeView::default());
     for (node, old, new) in pair(&before.nodes, &after.nodes) {
         let (old, new) = (old.unwrap_or(&missing_before), new.unwrap_or(&missing_after));
-        compare_node(
-            node,
-            &Views { before: old, after: new, pods: &before.cluster.pods },
-            allowed,
-            &mut changes,
-            &mut counts,
-        );
+        let views = Views { before: old, after: new, pods: &before.cluster.pods };
+        compare_node(node, &views, allowed, &mut changes, &mut counts);
     }
     (changes.0, counts)
 }

@@ -39,7 +39,6 @@ fn snapshot() -> Snapshot {
         pod: name(pod),
         name: "work".into(),
         state: "RUNNING".into(),
-        attempt: 0,
     };
     let view = NodeView {
         processes: vec![

@@ -133,7 +133,7 @@ fn after(option: &str, cmdline: &[u8]) -> Option<String> {
 }
 
 /// Who holds and who waits for the locks of one file, by pids of the bed's owner.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Locks {
     /// Processes that hold a lock
     pub holders: Vec<i32>,

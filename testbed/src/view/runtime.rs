@@ -10,7 +10,6 @@ use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::types::v1::Status as TaskStatus;
 use k8s_cri::v1 as cri;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
-use serde::{Deserialize, Serialize};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -24,7 +23,7 @@ const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 
 /// A pod as the runtime knows it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
     /// Namespace
     pub namespace: String,
@@ -35,7 +34,7 @@ pub struct PodName {
 }
 
 /// A sandbox as CRI lists it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// Full id
     pub id: String,
@@ -48,7 +47,7 @@ pub struct Sandbox {
 }
 
 /// A container as CRI lists it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     /// Full id
     pub id: String,
@@ -60,8 +59,6 @@ pub struct Container {
     pub name: String,
     /// State without the prefix: `CREATED`, `RUNNING`, `EXITED`, `UNKNOWN`
     pub state: String,
-    /// Number of the attempt, counted by the kubelet
-    pub attempt: u32,
 }
 
 impl Container {
@@ -72,7 +69,7 @@ impl Container {
 }
 
 /// Both CRI lists, sandboxes asked before containers as the kubelet does.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lists {
     /// Sandboxes in any state
     pub sandboxes: Vec<Sandbox>,
@@ -139,7 +136,6 @@ fn container(mut item: cri::Container) -> Container {
         sandbox: item.pod_sandbox_id,
         name: metadata.name,
         state,
-        attempt: metadata.attempt,
     }
 }
 
@@ -275,7 +271,6 @@ mod tests {
             pod: pod("u"),
             name: "c".into(),
             state: "EXITED".into(),
-            attempt: 0,
         };
         let sandbox = |id: &str, ready, created| Sandbox { id: id.into(), pod: pod("u"), ready, created };
         let lists = Lists {

@@ -176,8 +176,7 @@ fn a_killed_owner_leaves_nothing_running() {
     assert!(!bed.realm().alive());
     drop(bed);
     // Folders cannot remove themselves: the next bed does it.
-    let options =
-        BedOptions { name: "next".into(), control_plane_only: true, progress: false, ..BedOptions::default() };
+    let options = BedOptions { name: "next".into(), control_plane_only: true, ..BedOptions::default() };
     let next = Bed::up(options).unwrap();
     assert_eq!(Bed::leftovers(&name, &network), Vec::<String>::new());
     next.down().unwrap();

@@ -69,12 +69,8 @@ fn what_has_failed_is_started_again_and_what_a_person_has_stopped_is_not() {
     assert_eq!(daemons(well), before, "{} was never sick", well.name);
     assert_eq!(remediations(&bed, well), Vec::<Value>::new());
     let is_job = |entry: &AuditEntry| entry.object_ref.as_ref().is_some_and(|object| object.resource == "jobs");
-    let jobs: Vec<AuditEntry> = bed
-        .audit()
-        .unwrap()
-        .into_iter()
-        .filter(|entry| entry.verb == "create" && entry.is_write() && is_job(entry))
-        .collect();
+    let mut jobs = bed.audit().unwrap();
+    jobs.retain(|entry| entry.verb == "create" && entry.is_write() && is_job(entry));
     assert!(jobs.is_empty(), "all was done by the agents: {jobs:#?}");
     recorded::plays_as_it_was(&bed, &programs.nrh);
 }

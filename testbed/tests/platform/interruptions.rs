@@ -140,12 +140,12 @@ pub fn survives_other_containerd(bed: &mut Bed) -> String {
 /// Has another version of the kubelet run, and the bed's own again. Where the platform names one, it only restarts.
 pub fn survives_other_kubelet(bed: &mut Bed) -> String {
     let platform = crate::platform();
-    let own = assets::find(&platform.programs(&[assets::NODE], true).unwrap(), "kubelet").unwrap();
+    let own = assets::find(&platform.programs(&[assets::NODE]).unwrap(), "kubelet").unwrap();
     if platform.kubernetes.is_some() {
         let restarts = |bed: &mut Bed, name: &str| bed.node(name).unwrap().change_kubelet(&own).unwrap();
         return format!("restarted: {}", survives(bed, &Interruption::of(true, &restarts)));
     }
-    let other = assets::kubernetes(OTHER_KUBELET, true).unwrap().join("kubelet");
+    let other = assets::kubernetes(OTHER_KUBELET).unwrap().join("kubelet");
     survives_versions(bed, true, [OTHER_KUBELET, assets::kubernetes_version()], &|node, version| {
         node.change_kubelet(if version == OTHER_KUBELET { &other } else { &own }).unwrap();
     })

@@ -33,14 +33,8 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(&all.controller, "approve its own step", call, right).await;
     let call = merge(&path, approval(ann_name, "op-2"));
     cases.denied(&all.pod, "approve as a probe", call, "cannot patch resource").await;
-    cases
-        .denied(
-            ann,
-            "approve in another's name",
-            merge(&path, approval("bob", "op-2")),
-            "expected your own name, system:serviceaccount:default:ann",
-        )
-        .await;
+    let name = "expected your own name, system:serviceaccount:default:ann";
+    cases.denied(ann, "approve in another's name", merge(&path, approval("bob", "op-2")), name).await;
     let call = merge(&path, approval(ann_name, "op-2"));
     cases.denied(&all.admin, "the same as an administrator", call, "expected your own name").await;
     cases.denied(ann, "approve a step that is over", merge(&path, approval(ann_name, "op-1")), waits).await;
@@ -78,13 +72,7 @@ async fn given_and_taken_back(all: &Callers, cases: &mut Cases, path: &str, righ
     cases.denied(patcher, "take an approval back without the right", call, right).await;
     cases.allowed(ann, "take it back", merge(path, json!({"spec": {"approval": null}}))).await;
     cases.allowed(ann, "approve it again", merge(path, approval(ann_name, "op-2"))).await;
-    let second = approval("admin", "op-2");
-    cases
-        .denied(
-            &all.admin,
-            "approve what somebody else has",
-            merge(path, second),
-            "somebody else has approved this operation already",
-        )
-        .await;
+    let call = merge(path, approval("admin", "op-2"));
+    let said = "somebody else has approved this operation already";
+    cases.denied(&all.admin, "approve what somebody else has", call, said).await;
 }

@@ -68,10 +68,7 @@ pub const UNLIMITED: &str = "unlimited";
 impl Callers {
     pub async fn new(admin: Client, bed: &Bed) -> Result<Self> {
         let config = bed.client_config().await?;
-        let by = |name: &'static str, token: String| {
-            let auth = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
-            Caller::new(name, &with_auth(&config, auth))
-        };
+        let by = |name, token| by_token(name, &config, token);
         let with_token = |name: &'static str, arguments: &[&str]| -> Result<Caller> {
             let token = bed.kubectl(&[&["create", "token"], arguments].concat())?;
             by(name, token.trim().to_owned())
@@ -80,18 +77,14 @@ impl Callers {
             let pod = pod_on(bed, node)?;
             with_token(name, &["nrh-probe", "-n", "nrh-node", "--bound-object-kind=Pod", "--bound-object-name", &pod])
         };
-        let person = |name: &'static str, role: &str| {
-            bed.kubectl(&["create", "serviceaccount", name, "-n", "default"])?;
-            let account = format!("--serviceaccount=default:{name}");
-            bed.kubectl(&["create", "clusterrolebinding", name, "--clusterrole", role, &account])?;
-            with_token(name, &[name, "-n", "default"])
-        };
-        let member = |name: &'static str, role: &str, namespace: &str| {
+        let bound_to = |name: &'static str, role: &str, binding: &[&str]| {
             bed.kubectl(&["create", "serviceaccount", name, "-n", "default"])?;
             let (role, account) = (format!("--clusterrole={role}"), format!("--serviceaccount=default:{name}"));
-            bed.kubectl(&["create", "rolebinding", name, &role, &account, "-n", namespace])?;
+            bed.kubectl(&[binding, &[name, &role, &account]].concat())?;
             with_token(name, &[name, "-n", "default"])
         };
+        let person = |name, role: &str| bound_to(name, role, &["create", "clusterrolebinding"]);
+        let member = |name, role: &str, place: &str| bound_to(name, role, &["create", "rolebinding", "-n", place]);
         let everything = format!(
             "{{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {{name: {UNLIMITED}}}, rules: [{{apiGroups: ['*'],
               resources: ['*'], verbs: [get, list, watch, create, update, patch, delete, deletecollection]}}]}}"
@@ -178,6 +171,11 @@ async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Resu
         ..AuthInfo::default()
     };
     Caller::new("kubelet's certificate", &with_auth(config, auth))
+}
+
+/// With this token, and no other credential.
+pub fn by_token(name: &'static str, config: &Config, token: String) -> Result<Caller> {
+    Caller::new(name, &with_auth(config, AuthInfo { token: Some(token.into()), ..AuthInfo::default() }))
 }
 
 fn with_auth(config: &Config, auth: AuthInfo) -> Config {

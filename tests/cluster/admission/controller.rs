@@ -214,17 +214,10 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
 /// The controller leaves alone what somebody else has done to the node.
 async fn somebodys_cordon(all: &Callers, cases: &mut Cases, mark: Value) -> Result<()> {
     let by = &all.controller;
-    all.admin
-        .must(&merge(NODE, json!({"spec": {"unschedulable": true}, "metadata": {"annotations": {"a": "b"}}})))
-        .await?;
-    cases
-        .denied(
-            by,
-            "put its mark on somebody's cordon",
-            merge(NODE, mark),
-            "only on a node that it cordons in the same write",
-        )
-        .await;
+    let call = merge(NODE, json!({"spec": {"unschedulable": true}, "metadata": {"annotations": {"a": "b"}}}));
+    all.admin.must(&call).await?;
+    let same_write = "only on a node that it cordons in the same write";
+    cases.denied(by, "put its mark on somebody's cordon", merge(NODE, mark), same_write).await;
     let call = merge(NODE, json!({"spec": {"unschedulable": false}}));
     cases.denied(by, "take back somebody's cordon", call, "takes back only a cordon that carries it").await;
     let call = merge(NODE, json!({"metadata": {"annotations": {"a": "c"}}}));

@@ -70,7 +70,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
 
     // Without the right again: what stands may stand.
     bed.kubectl(&["delete", "rolebinding", "reboots", "-n", "medik8s"])?;
-    until_denied(all, &own).await?;
+    olga.until_denied(&create(POLICIES, policy("again", &own))).await?;
     let path = format!("{POLICIES}/reboots");
     let spec = |value: Value| merge(&path, json!({"spec": value}));
     cases.allowed(olga, "label it", merge(&path, json!({"metadata": {"labels": {"a": "b"}}}))).await;
@@ -96,17 +96,6 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
         all.admin.must(&delete(format!("{POLICIES}/{name}"), Value::Null)).await?;
     }
     reach::kept(all, cases, &policy("hands-off", &own), right).await
-}
-
-/// Waits until a right that was just taken is known to be gone.
-async fn until_denied(all: &Callers, own: &[TemplateRef]) -> Result<()> {
-    let path = format!("{POLICIES}?dryRun=All");
-    plane::soon(async || {
-        let found = all.operator.send(&create(&path, policy("again", own))).await;
-        ensure!(matches!(found, Err((403, _))), "expected the right to be gone, found {found:?}");
-        Ok(())
-    })
-    .await
 }
 
 /// None by itself; those of the roles that carry our label, and with the sample those of the medik8s family.

@@ -113,14 +113,8 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
     cases.denied(&all.controller, "cancel a remediation manually", merge(&path, cancel(controller)), right).await;
     cases.denied(&all.pod, "cancel as a probe", merge(&path, cancel(ann_name)), "cannot patch resource").await;
-    cases
-        .denied(
-            ann,
-            "cancel in another's name",
-            merge(&path, cancel("bob")),
-            "expected your own name, system:serviceaccount:default:ann",
-        )
-        .await;
+    let name = "expected your own name, system:serviceaccount:default:ann";
+    cases.denied(ann, "cancel in another's name", merge(&path, cancel("bob")), name).await;
     let mut born = remediation("born-cancelled");
     born["spec"]["cancel"] = json!({"cancelledBy": controller});
     cases.denied(&all.controller, "open a cancelled remediation", create(REMEDIATIONS, born), right).await;

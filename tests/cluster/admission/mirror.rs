@@ -79,16 +79,12 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     // What is not wanted any more goes, and our name with it.
     cases.allowed(by, "take all of its own away", status(MANAGER, &Value::Null)).await;
     let node = all.admin.must(&get(NODE)).await?;
-    let empty = Vec::new();
-    let types: Vec<&str> = node["status"]["conditions"]
-        .as_array()
-        .unwrap_or(&empty)
-        .iter()
-        .filter_map(|one| one["type"].as_str())
-        .filter(|kind| *kind == "KernelDeadlock" || NodeCondition::ALL.iter().any(|known| known.as_str() == *kind))
-        .collect();
+    let is_it =
+        |kind: &&str| *kind == "KernelDeadlock" || NodeCondition::ALL.iter().any(|known| known.as_str() == *kind);
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let types: Vec<&str> = conditions.filter_map(|one| one["type"].as_str()).filter(is_it).collect();
     ensure!(types.len() == 2 && types.contains(&"KernelDeadlock") && types.contains(&"KubeletUnhealthy"), "{types:?}");
-    let managers = node["metadata"]["managedFields"].as_array().unwrap_or(&empty);
-    ensure!(managers.iter().all(|entry| entry["manager"] != MANAGER), "our name is still there: {managers:?}");
+    let mut managers = node["metadata"]["managedFields"].as_array().into_iter().flatten();
+    ensure!(managers.all(|entry| entry["manager"] != MANAGER), "our name is still there: {node}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What a node may write, in pod mode and in unit mode.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
@@ -50,9 +50,8 @@ fn with_condition(kind: &str) -> Value {
 
 /// What the shipped roles and policies say to both modes.
 pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Result<()> {
-    all.controller
-        .must(&create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "nrh-ledger"}})))
-        .await?;
+    let ledger = json!({"metadata": {"name": "nrh-ledger"}});
+    all.controller.must(&create("/api/v1/namespaces/nrh-system/configmaps", ledger)).await?;
     let lease = json!({"metadata": {"name": "nrh-controller"}, "spec": {"holderIdentity": "a"}});
     all.controller.must(&create("/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases", lease)).await?;
     all.controller.must(&create(REMEDIATIONS, remediation("e", "worker-1"))).await?;
@@ -61,14 +60,8 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
         cases.allowed(caller, "apply its own status", apply_status("worker-1", facts(sequence))).await;
         let call = merge(format!("{}/status", report("worker-1")), json!({"status": facts(sequence + 10)}));
         cases.allowed(caller, "merge into its own status", call).await;
-        cases
-            .denied(
-                caller,
-                "a neighbour's status",
-                apply_status("worker-2", facts(1)),
-                "a node writes only its own NodeRuntimeHealth: expected worker-1, found worker-2",
-            )
-            .await;
+        let own = "a node writes only its own NodeRuntimeHealth: expected worker-1, found worker-2";
+        cases.denied(caller, "a neighbour's status", apply_status("worker-2", facts(1)), own).await;
         forged_fields(caller, cases).await;
         without_a_right(caller, cases).await;
     }
@@ -153,10 +146,8 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
         cases.denied(caller, "remove the controller's faults", call, "are the controller's").await;
     }
     let now = all.admin.must(&get(report("worker-1"))).await?;
-    anyhow::ensure!(
-        now["status"]["summary"]["health"] == "Unhealthy" && now["status"]["probe"]["sequence"] == 22,
-        "both wrote: {now}"
-    );
+    let status = &now["status"];
+    ensure!(status["summary"]["health"] == "Unhealthy" && status["probe"]["sequence"] == 22, "both wrote: {now}");
     let suspension = json!({"spec": {"suspend": true, "suspendedBy": "system:serviceaccount:default:olga"}});
     cases.allowed(&all.operator, "suspend a node", merge(report("worker-1"), suspension)).await;
     Ok(())
@@ -166,9 +157,8 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
 pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()> {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
-    all.admin
-        .must(&create(format!("{rbac}/clusterroles"), json!({"metadata": {"name": "too-much"}, "rules": rules})))
-        .await?;
+    let role = json!({"metadata": {"name": "too-much"}, "rules": rules});
+    all.admin.must(&create(format!("{rbac}/clusterroles"), role)).await?;
     let group = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name});
     let binding = json!({"metadata": {"name": "too-much"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},

@@ -21,12 +21,6 @@ struct Person<'b> {
     kubeconfig: tempfile::NamedTempFile,
 }
 
-/// What a program has said, and whether it was content.
-struct Said {
-    well: bool,
-    all: String,
-}
-
 impl<'b> Person<'b> {
     fn new(bed: &'b Bed, account: &str) -> Result<Self> {
         let token = bed.kubectl(&["create", "token", account, "-n", "default"])?;
@@ -36,34 +30,35 @@ impl<'b> Person<'b> {
         Ok(Self { bed, kubeconfig })
     }
 
-    fn runs(&self, args: &[&str]) -> Result<Said> {
+    /// Whether the program was content, and what it has said.
+    fn runs(&self, args: &[&str]) -> Result<(bool, String)> {
         let mut nrh = self.bed.command(env!("CARGO_BIN_EXE_nrh"));
         let output = nrh.args(args).env("KUBECONFIG", self.kubeconfig.path()).output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Said { well: output.status.success(), all: format!("{}{}", text(&output.stdout), text(&output.stderr)) })
+        Ok((output.status.success(), text(&output.stdout) + &text(&output.stderr)))
     }
 
     /// Waits until the API server knows of the rights that this takes.
     async fn may(&self, args: &[&str]) -> Result<()> {
         plane::soon(async || {
-            let said = self.runs(args)?;
-            ensure!(said.well, "rights are still not known: nrh {}: {}", args.join(" "), said.all);
+            let (well, said) = self.runs(args)?;
+            ensure!(well, "rights are still not known: nrh {}: {said}", args.join(" "));
             Ok(())
         })
         .await
     }
 
     fn succeeds(&self, cases: &mut Cases, args: &[&str], says: &[&str]) -> Result<()> {
-        let said = self.runs(args)?;
-        let is_so = said.well && says.iter().all(|part| said.all.contains(part));
-        cases.note(&format!("nrh {}: expected {says:?}", args.join(" ")), is_so, &said.all);
+        let (well, said) = self.runs(args)?;
+        let is_so = well && says.iter().all(|part| said.contains(part));
+        cases.note(&format!("nrh {}: expected {says:?}", args.join(" ")), is_so, &said);
         Ok(())
     }
 
     fn fails(&self, cases: &mut Cases, args: &[&str], says: &[&str]) -> Result<()> {
-        let said = self.runs(args)?;
-        let is_so = !said.well && says.iter().all(|part| said.all.contains(part));
-        cases.note(&format!("nrh {}: expected to fail with {says:?}", args.join(" ")), is_so, &said.all);
+        let (well, said) = self.runs(args)?;
+        let is_so = !well && says.iter().all(|part| said.contains(part));
+        cases.note(&format!("nrh {}: expected to fail with {says:?}", args.join(" ")), is_so, &said);
         Ok(())
     }
 }

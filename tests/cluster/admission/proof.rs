@@ -1,14 +1,13 @@
 //! What the controller finds where a fence is down.
 
 use anyhow::{Result, ensure};
-use kube::config::AuthInfo;
 use nrh::controller::admission::{POLICIES, lacking};
 use nrh::controller::calls::Calls;
 use nrh_testbed::{Bed, operator};
 
-use crate::admission::callers::{CONTROLLER, Callers};
+use crate::admission::callers::{CONTROLLER, Callers, by_token};
 use crate::admission::jobs;
-use crate::admission::requests::{Caller, Cases};
+use crate::admission::requests::Cases;
 use crate::plane;
 
 /// Those that the controller tries itself, and the others.
@@ -52,12 +51,8 @@ pub async fn holds(all: &Callers) -> Result<()> {
 
 /// After the operator was removed, the same API server lets a new installation create its Jobs.
 pub async fn of_another_installation(bed: &Bed) -> Result<()> {
-    let mut config = bed.client_config().await?;
-    config.auth_info = AuthInfo {
-        token: Some(operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?.into()),
-        ..AuthInfo::default()
-    };
-    let controller = Caller::new("controller of the new installation", &config)?;
+    let token = operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?;
+    let controller = by_token("controller of the new installation", &bed.client_config().await?, token)?;
     until_lacking(&controller.calls(), &[]).await?;
     controller.until_allowed(&jobs::tried(jobs::shaped())).await
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use http::{Method, Request};
+use kube::client::Body;
 use kube::{Client, Config};
 use nrh::controller::calls::Calls;
 use serde_json::{Value, json};
@@ -34,6 +35,14 @@ pub struct Call {
     path: String,
     kind: &'static str,
     body: Value,
+}
+
+impl Call {
+    fn request(&self) -> Request<Vec<u8>> {
+        let body = if self.body.is_null() { Vec::new() } else { self.body.to_string().into_bytes() };
+        let request = Request::builder().method(self.method.clone()).uri(&self.path);
+        request.header("content-type", self.kind).body(body).unwrap()
+    }
 }
 
 fn call(method: Method, path: impl Into<String>, kind: &'static str, body: Value) -> Call {
@@ -94,10 +103,7 @@ impl Caller {
 
     /// Sends a call; the error is the server's code and message.
     pub async fn send(&self, call: &Call) -> Result<Value, (u16, String)> {
-        let body = if call.body.is_null() { Vec::new() } else { call.body.to_string().into_bytes() };
-        let request = Request::builder().method(call.method.clone()).uri(&call.path);
-        let request = request.header("content-type", call.kind).body(body).unwrap();
-        match self.client.request::<Value>(request).await {
+        match self.client.request::<Value>(call.request()).await {
             Ok(value) => Ok(value),
             Err(kube::Error::Api(status)) => Err((status.code, status.message.clone())),
             Err(error) => Err((0, error.to_string())),
@@ -106,9 +112,7 @@ impl Caller {
 
     /// The server's code, and its message where that is no success. The body of a success is not read: a watch has no end.
     pub async fn code(&self, call: &Call) -> Result<(u16, String)> {
-        let body = if call.body.is_null() { Vec::new() } else { call.body.to_string().into_bytes() };
-        let request = Request::builder().method(call.method.clone()).uri(&call.path).header("content-type", call.kind);
-        let sent = self.client.send(request.body(kube::client::Body::from(body))?);
+        let sent = self.client.send(call.request().map(Body::from));
         let answer =
             tokio::time::timeout(ANSWERS, sent).await.with_context(|| format!("no answer within {ANSWERS:?}"))??;
         let code = answer.status().as_u16();
@@ -123,8 +127,7 @@ impl Caller {
 
     /// Uid of the `FlowSchema` by which the API server takes a call.
     pub async fn flow(&self, call: &Call) -> Result<String> {
-        let request = Request::builder().method(call.method.clone()).uri(&call.path);
-        let answer = self.client.send(request.body(kube::client::Body::empty())?).await?;
+        let answer = self.client.send(call.request().map(Body::from)).await?;
         let uid = answer.headers().get("x-kubernetes-pf-flowschema-uid").context("expected the header of a flow")?;
         Ok(uid.to_str()?.to_owned())
     }
@@ -143,9 +146,7 @@ impl Caller {
             Err((code, message)) => bail!("{}: {} {}: {code}: {message}", self.name, call.method, call.path),
         }
     }
-}
 
-impl Caller {
     /// Waits until a right that was just granted is known to the API server.
     pub async fn until_allowed(&self, call: &Call) -> Result<()> {
         plane::soon(async || self.must(call).await.map(drop)).await

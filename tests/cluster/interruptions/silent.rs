@@ -8,12 +8,13 @@ use anyhow::{Context, Result, ensure};
 use http::Uri;
 use kube::Config;
 use nrh::controller::calls::Calls;
+use nrh::core::plan::PlanSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::interruptions::{Stage, controllers_config, kill, start_with};
+use crate::interruptions::{Stage, controllers_config, kill, start_set};
 
 /// Longer than a call is waited for.
 const READ_TIMEOUT: Duration = Duration::from_secs(7);
@@ -72,7 +73,7 @@ pub async fn connections_are_given_up(stage: &Stage<'_>) -> Result<()> {
     config.tls_server_name = config.tls_server_name.or(Some(host));
     config.cluster_url = format!("https://{}", router.address).parse::<Uri>()?;
     config.read_timeout = Some(READ_TIMEOUT);
-    let leader = start_with(Calls::from_config(config)?, "behind-a-router");
+    let leader = start_set(Calls::from_config(config)?, "behind-a-router", PlanSettings::default());
     for node in ["before-silence", "after-silence"] {
         stage.fleet.sick_node(node).await?;
         stage.fleet.resolved(node).await?;

@@ -70,11 +70,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let last = writes.iter().filter(|write| starts(write) && write.is_done()).map(|write| write.at).max();
     let last = last.context("nothing was started at all")?;
     ensure!(last < suspended + BOUND, "something was started at {last}, {BOUND:?} after {suspended} is too late");
-    let jobs: BTreeSet<&str> = writes
-        .iter()
-        .filter(|one| one.kind() == "create jobs.batch" && one.is_done())
-        .map(|one| one.name.as_str())
-        .collect();
+    let jobs = account::jobs(&writes);
     ensure!(jobs.len() < FAULTY, "all were remediated before it was suspended: {}", jobs.len());
     let configs: Api<RemediationConfig> = Api::all(stage.admin.clone());
     let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
@@ -106,20 +102,13 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let events: Api<Event> = Api::all(stage.admin.clone());
     let told = until("both events", async || {
         let all = events.list(&ListParams::default()).await?.items;
-        let of_it = all
-            .into_iter()
-            .filter(|one| one.regarding.as_ref().is_some_and(|by| by.kind.as_deref() == Some("RemediationConfig")));
-        let reasons: BTreeSet<String> = of_it.filter_map(|one| one.reason).collect();
+        let is_it = |one: &Event| one.regarding.as_ref().and_then(|by| by.kind.as_deref()) == Some("RemediationConfig");
+        let reasons: BTreeSet<String> = all.into_iter().filter(is_it).filter_map(|one| one.reason).collect();
         Ok(["Suspended", "Resumed"].iter().all(|one| reasons.contains(*one)).then_some(reasons))
     })
     .await?;
-    let count = remediations
-        .list(&ListParams::default())
-        .await?
-        .items
-        .iter()
-        .filter(|one| one.name_any().starts_with("many-"))
-        .count();
+    let all = remediations.list(&ListParams::default()).await?.items;
+    let count = all.iter().filter(|one| one.name_any().starts_with("many-")).count();
     println!(
         "suspended after {} Jobs of {FAULTY}; the last start {:.0} ms after the command; {count} remediations, events {told:?}",
         jobs.len(),

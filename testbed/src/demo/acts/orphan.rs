@@ -27,9 +27,7 @@ impl Orphan {
     pub(in super::super) const fn probe_runs() -> Self {
         Self { pods_run_on: true }
     }
-}
 
-impl Orphan {
     fn orphan_there(stage: &Stage, injection: &Injection) -> Result<bool> {
         let lists = view::lists(&stage.sick.socket(), view::LIMIT)?;
         Ok(lists.orphans().any(|container| injection.victim.containers.contains(&container.id)))
