@@ -155,8 +155,9 @@ impl Caller {
     /// Waits until a policy that was just made says no, or a right that was just taken back is gone.
     pub async fn until_denied(&self, call: &Call) -> Result<()> {
         plane::soon(async || {
-            let is_denied = matches!(self.try_out(call).await, Err((403, _)));
-            ensure!(is_denied, "{}: {} {} is still allowed", self.name, call.method, call.path);
+            let found = self.try_out(call).await;
+            let is_denied = matches!(found, Err((403, _)));
+            ensure!(is_denied, "{}: {} {}: expected to be denied, found {found:?}", self.name, call.method, call.path);
             Ok(())
         })
         .await

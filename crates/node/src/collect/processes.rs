@@ -98,8 +98,7 @@ impl Processes {
     }
 
     /// One reading. `with_docker` means that the kubelet's shims are Docker's. A containerd that provably serves another socket than
-    /// `endpoint`, the kubelet's, is not in it. If the process table is too long, the reading is partial and says what it has left
-    /// out.
+    /// `endpoint`, the kubelet's, is not in it. If there are too many processes, it is partial and says what it has left out.
     ///
     /// # Errors
     /// When a process of the table cannot be read, or a permission is missing (`PermissionDenied`). Processes that end
@@ -134,6 +133,8 @@ impl Processes {
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
             still.insert((process.pid, process.start_ticks), proven);
         }
+        // A process that is missing may be a shim of the kubelet's.
+        let endpoint = endpoint.filter(|_| lack.is_none() && unproven.is_empty());
         self.listeners.leave_out(&mut processes, &still, endpoint, &self.root);
         self.proven = still;
         self.foreign.retain(|(pid, start_ticks), _| {

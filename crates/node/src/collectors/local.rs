@@ -36,7 +36,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
         move || {
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let endpoint = lock(&shared.endpoint).clone();
-            let endpoint = endpoint.as_ref().map(|endpoint| &*endpoint.socket);
+            let endpoint = endpoint.as_ref().and_then(Endpoint::named);
             let began = processor_time();
             let table = match scanner.try_lock() {
                 Ok(mut scanner) => scanner.check(with_docker, endpoint),

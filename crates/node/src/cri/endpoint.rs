@@ -94,6 +94,11 @@ impl Endpoint {
         Self { socket, named_by, api: Api::Docker }
     }
 
+    /// The socket, if somebody has named it.
+    pub fn named(&self) -> Option<&Path> {
+        (!self.named_by.is_guess()).then_some(&self.socket)
+    }
+
     /// Whether this newly found socket replaces the known one. As a rule, a named socket does and a guess does not. One
     /// exception: Docker was only a guess while no CRI socket existed.
     pub fn replaces(&self, known: &Self) -> bool {

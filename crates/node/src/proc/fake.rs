@@ -1,7 +1,9 @@
 //! Made-up processes below a made-up `/proc`, and real ones that end with their test.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -90,13 +92,18 @@ impl Entry<'_> {
     }
 }
 
-/// The process with this folder listens at this socket.
-pub(crate) fn listens(process: &Path, socket: &str) {
-    for folder in ["net", "fd"] {
-        fs::create_dir_all(process.join(folder)).unwrap();
+/// The process with this folder listens at this socket, which has to be this process.
+pub(crate) fn listens(process: &Path, socket: &Path) -> UnixListener {
+    for folder in [&process.join("fd"), socket.parent().unwrap()] {
+        fs::create_dir_all(folder).unwrap();
     }
-    fs::write(process.join("net/unix"), format!("0: 2 0 00010000 1 1 77 {socket}\n")).unwrap();
-    symlink("socket:[77]", process.join("fd/3")).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    let file = fs::read_link(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap();
+    let _ = fs::remove_dir(process.join("root"));
+    for (target, link) in [(&*file, "fd/3"), (Path::new("/proc/self/net"), "net"), (Path::new("/"), "root")] {
+        symlink(target, process.join(link)).unwrap();
+    }
+    listener
 }
 
 /// The `stat` line of a process; field 22 is its start.

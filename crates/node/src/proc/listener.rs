@@ -3,36 +3,63 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Handle;
-use super::bounded::whole_lines;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
-/// File name of the socket in all known settings.
+use super::Handle;
+
+/// File name of containerd's socket.
 const NAME: &str = "containerd.sock";
-/// Maximum number of bytes of `net/unix` that are read: some 80,000 sockets.
-const MAX_TABLE: usize = 8 << 20;
+/// Maximum number of bytes of `net/unix` that are read: some 40,000 sockets.
+const MAX_TABLE: usize = 4 << 20;
 /// `__SO_ACCEPTCON` of the kernel's `include/linux/net.h`: the socket listens.
 const LISTENS: u32 = 1 << 16;
 
-/// Where a containerd listens, as it names the path itself. `None` if it does not listen yet, or listens at several sockets with this
-/// file name.
+/// The socket at which the containerd with this folder in `/proc` listens, as it names the path. `None` if it does not listen yet, listens
+/// at several sockets with this file name, or if the node has too many sockets.
 ///
 /// # Errors
-/// When its open files or the sockets of its network namespace cannot be read.
-pub fn path(containerd: &Handle) -> io::Result<Option<PathBuf>> {
+/// When its open files or the sockets of its network namespace cannot be read, or when another process accepts connections there.
+pub fn path(root: &Path, containerd: &Handle) -> io::Result<Option<PathBuf>> {
     let table = containerd.read("net/unix", MAX_TABLE)?;
     let Some(sockets) = containerd.sockets()?.filter(|_| !table.truncated) else { return Ok(None) };
-    let table = String::from_utf8_lossy(&table.bytes);
-    let mut paths = whole_lines(&table).filter_map(listening).filter(|(inode, _)| sockets.contains(inode));
-    let first = paths.next();
-    Ok(first.filter(|_| paths.next().is_none()).map(|(_, path)| path.to_owned()))
+    let lines = table.bytes.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    let mut paths = lines.filter_map(listening).filter(|(inode, _)| sockets.contains(inode));
+    let (Some((_, path)), None) = (paths.next(), paths.next()) else { return Ok(None) };
+    // Any process can give a socket a name that looks like a line of this table.
+    let answers =
+        peer(&root.join(containerd.pid().to_string()).join("root").join(path.strip_prefix("/").unwrap_or(path)))?;
+    if answers != containerd.pid() {
+        let message = format!("process {answers} listens at {}, expected {}", path.display(), containerd.pid());
+        return Err(io::Error::other(message));
+    }
+    Ok(Some(path.to_owned()))
 }
 
-/// Whether a containerd that listens here is provably not the kubelet's. `shims` are the addresses that the shims of the kubelet's
-/// containers got from their containerd: without any shim, nothing is proven. `endpoint` is the kubelet's, as this process sees it.
+/// The process that listens at a socket. It does not wait where too many connections wait already.
+fn peer(path: &Path) -> io::Result<i32> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(sockopt::socket_peercred(&socket)?.pid.as_raw_nonzero().get())
+}
+
+/// Whether a containerd that listens at this path is provably not the kubelet's. `shims` are the addresses that the shims of the
+/// kubelet's containers got from their containerd: without any, or with an empty one, nothing is proven.
+/// `endpoint` is the kubelet's, as this process sees it.
 pub fn is_elsewhere(path: &Path, endpoint: &Path, shims: &[&str]) -> bool {
+    let path = of_run(path);
     let is_endpoint = path.strip_prefix("/").is_ok_and(|path| endpoint.ends_with(path));
-    let serves_shims = shims.is_empty() || shims.iter().any(|address| Path::new(address) == path);
-    endpoint.ends_with(NAME) && !is_endpoint && !serves_shims
+    let may_serve = |address: &&str| address.is_empty() || of_run(Path::new(address)) == path;
+    endpoint.ends_with(NAME) && !is_endpoint && !shims.is_empty() && !shims.iter().any(may_serve)
+}
+
+/// `/var/run` is a link to `/run`.
+fn of_run(path: &Path) -> &Path {
+    if path.starts_with("/var/run") {
+        Path::new(path.to_str().and_then(|path| path.strip_prefix("/var")).unwrap_or_default())
+    } else {
+        path
+    }
 }
 
 /// The inode and the path of a socket that listens at a path with containerd's file name, from a line
@@ -54,13 +81,16 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::proc::fake::Running;
+    use crate::proc::PROC;
+    use crate::proc::fake::{Proc, Running, listens};
 
     const USUAL: &str = "/run/containerd/containerd.sock";
     const HOST: &str = "/run/host-containerd/containerd.sock";
 
-    /// Where a real process listens that has these sockets.
-    fn path_of(sockets: &[&Path]) -> Option<PathBuf> {
+    /// Where a process listens that has inherited these sockets, while another containerd listens at its own.
+    fn path_of(sockets: &[&Path]) -> io::Result<Option<PathBuf>> {
+        let folder = tempfile::tempdir().unwrap();
+        let _other = UnixListener::bind(folder.path().join(NAME)).unwrap();
         let mut command = Command::new("sleep");
         command.arg("60");
         for (number, socket) in sockets.iter().enumerate() {
@@ -71,37 +101,50 @@ mod tests {
                 command.stdout(listener)
             };
         }
-        path(&Running::start(&mut command).handle()).unwrap()
+        path(Path::new(PROC), &Running::start(&mut command).handle())
     }
 
     #[test]
     fn the_path_is_that_of_the_one_socket_with_this_name() {
         let folder = tempfile::tempdir().unwrap();
-        let [own, other, debug] = ["", "other", ""].map(|name| folder.path().join(name));
-        fs::create_dir(&other).unwrap();
-        let [own, other, debug] = [own.join(NAME), other.join(NAME), debug.join("debug.sock")];
-        assert_eq!(path_of(&[]), None);
-        assert_eq!(path_of(&[&debug]), None);
-        assert_eq!(path_of(&[&own, &other]), None);
-        for socket in [&own, &debug] {
-            fs::remove_file(socket).unwrap();
-        }
-        assert_eq!(path_of(&[&own, &debug]), Some(own));
+        let [own, other, debug] = [NAME, "other/containerd.sock", "debug.sock"].map(|name| folder.path().join(name));
+        fs::create_dir(folder.path().join("other")).unwrap();
+        assert_eq!(path_of(&[]).unwrap(), None);
+        assert_eq!(path_of(&[&debug]).unwrap(), None);
+        assert_eq!(path_of(&[&own, &other]).unwrap(), None);
+
+        let proc = Proc::new();
+        let me = i32::try_from(std::process::id()).unwrap();
+        let process = proc.file(&me.to_string());
+        let socket = folder.path().join("serves").join(NAME);
+        let _listener = listens(&process, &socket);
+        assert_eq!(path(proc.path(), &Handle::open(proc.path(), me).unwrap()).unwrap(), Some(socket));
+    }
+
+    /// As with a socket whose name looks like a line of the table.
+    #[test]
+    fn a_socket_at_which_another_process_listens_is_not_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = path_of(&[&folder.path().join(NAME)]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("process {} listens at", std::process::id())), "{error}");
     }
 
     #[test]
     fn a_containerd_is_elsewhere_if_endpoint_and_shims_name_another_socket() {
         let is = |path: &str, endpoint: &str, shims: &[&str]| is_elsewhere(Path::new(path), Path::new(endpoint), shims);
         let below_root = format!("/proc/1/root{USUAL}");
-        for endpoint in [USUAL, &*below_root, "/var/run/link/containerd.sock"] {
+        for endpoint in [USUAL, &*below_root, "/srv/link/containerd.sock"] {
             assert!(is(HOST, endpoint, &[USUAL]), "{endpoint}");
         }
+        let old = "/var/run/containerd/containerd.sock";
         for (path, endpoint, shims, why) in [
             (HOST, USUAL, &[][..], "the node has no container"),
             (HOST, USUAL, &[USUAL, HOST], "one shim is its own"),
+            (HOST, USUAL, &[USUAL, ""], "one shim does not tell"),
             (HOST, HOST, &[USUAL], "the kubelet's endpoint is new, and no container is"),
             (USUAL, &*below_root, &[HOST], "the same below a root"),
-            ("/var/run/containerd/containerd.sock", USUAL, &["/var/run/containerd/containerd.sock"], "a link"),
+            (old, USUAL, &[HOST], "the same by its old name"),
+            (old, "/srv/link/containerd.sock", &[USUAL], "the shims have the new name of the same"),
             (USUAL, "/run/cri-dockerd.sock", &[HOST], "Docker is between it and the kubelet"),
         ] {
             assert!(!is(path, endpoint, shims), "{why}");

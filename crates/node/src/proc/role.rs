@@ -62,8 +62,8 @@ pub enum Proof {
         id: String,
         /// containerd namespace (`k8s.io`, `moby`).
         namespace: String,
-        /// Address of the containerd that started it.
-        address: Option<String>,
+        /// Address of the containerd that started it; empty if it does not tell.
+        address: String,
     },
     /// A plugin of the CNI directory, called by the runtime or by another plugin.
     NetworkPlugin {
@@ -119,10 +119,10 @@ impl Proof {
         }
     }
 
-    /// The address of the kubelet's containerd, if it is a shim that this one has started.
+    /// The address of the containerd that started it, if it is a shim of the kubelet's; empty if it does not tell.
     pub fn kubelets_address(&self) -> Option<&str> {
         match self {
-            Self::Shim { namespace, address, .. } if namespace == KUBELET_NAMESPACE => address.as_deref(),
+            Self::Shim { namespace, address, .. } if namespace == KUBELET_NAMESPACE => Some(address),
             _ => None,
         }
     }

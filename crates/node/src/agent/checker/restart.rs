@@ -11,7 +11,7 @@ use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::{self, Found};
 use crate::cri::CriError;
-use crate::proc::role::{CONTAINERD, Proof, is_monitor_name, is_shim_name};
+use crate::proc::role::{Proof, is_monitor_name, is_shim_name};
 use crate::proc::{self, Handle, listener};
 use crate::runtime::Client;
 use nrh_core::action::Restart;
@@ -42,12 +42,13 @@ struct Table {
 }
 
 impl Table {
-    /// Notes which containerds the kubelet does not use. What cannot be read may be the kubelet's.
-    fn note_others(&mut self, root: &Path, endpoint: &Path) {
+    /// Notes which containerds the kubelet does not use. A process that cannot be proven may be a shim of the kubelet's.
+    fn note_others(&mut self, endpoint: Option<&Path>) {
         let shims: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
-        for process in self.runtimes.iter_mut().filter(|process| process.command == CONTAINERD) {
-            let path = Handle::open(root, process.pid).and_then(|handle| listener::path(&handle));
-            process.elsewhere = path.ok().flatten().filter(|path| listener::is_elsewhere(path, endpoint, &shims));
+        let endpoint = endpoint.filter(|_| self.unproven.is_empty());
+        for process in &mut self.runtimes {
+            let known = process.socket.as_deref().zip(endpoint);
+            process.is_others = known.is_some_and(|(path, endpoint)| listener::is_elsewhere(path, endpoint, &shims));
         }
     }
 }
@@ -244,7 +245,7 @@ impl Checker {
     }
 
     async fn daemons(&self) -> Result<Table, Refusal> {
-        let (prover, endpoint) = (self.prover.clone(), self.endpoint.socket.clone());
+        let (prover, endpoint) = (self.prover.clone(), self.endpoint.named().map(Path::to_owned));
         let read = move || -> std::io::Result<Table> {
             let table = proc::table(prover.root())?;
             let mut found = Table::default();
@@ -276,7 +277,7 @@ impl Checker {
                     _ => {}
                 }
             }
-            found.note_others(prover.root(), &endpoint);
+            found.note_others(endpoint.as_deref());
             Ok(found)
         };
         self.read("cannot read the process table", read).await
@@ -286,11 +287,11 @@ impl Checker {
 /// Returns the runtime's process in this unit. If no unit was named, no other process may be the one that the kubelet
 /// uses.
 fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, params: &Restart) -> Result<Option<&'a Process>, Refusal> {
-    let possible = || runtimes.iter().filter(|process| process.elsewhere.is_none());
+    let possible = || runtimes.iter().filter(|process| !process.is_others);
     if let Some(process) = possible().find(|process| process.is_in(unit)) {
         return Ok(Some(process));
     }
-    if let Some(Process { pid, elsewhere: Some(path), .. }) = find_in(runtimes, unit) {
+    if let Some(Process { pid, socket: Some(path), .. }) = find_in(runtimes, unit) {
         let message = format!("{unit} is not the kubelet's runtime: its process {pid} listens at {}", path.display());
         return Err(Refusal::new(OutcomeReason::Protected, message));
     }

@@ -11,8 +11,8 @@ use crate::bus::units::{self, UnitSeen};
 use crate::collect::HostPaths;
 use crate::cri::CriError;
 use crate::cri::endpoint::{Api, Endpoint};
-use crate::proc::role::{Proof, Prover};
-use crate::proc::{Handle, RawProcess};
+use crate::proc::role::{CONTAINERD, Proof, Prover};
+use crate::proc::{Handle, RawProcess, listener};
 use nrh_core::action::Restart;
 use nrh_core::command::OutcomeReason;
 use nrh_core::policy::Daemon;
@@ -53,8 +53,10 @@ pub(super) struct Process {
     /// File name of its executable.
     pub(super) command: String,
     pub(super) unit: Option<String>,
-    /// Where it listens, if it is provably a containerd that the kubelet does not use.
-    pub(super) elsewhere: Option<PathBuf>,
+    /// Where it listens, if it is a containerd and this is known.
+    pub(super) socket: Option<PathBuf>,
+    /// Whether the kubelet provably does not use it.
+    pub(super) is_others: bool,
     /// The processes that started it, the nearest first.
     parents: Vec<i32>,
 }
@@ -70,7 +72,9 @@ impl Process {
             parents.push(parent);
             parent = Handle::open(root, parent).and_then(|process| process.stat()).map_or(0, |stat| stat.parent);
         }
-        Ok(Self { pid, command: command.to_owned(), unit: process.groups()?.service(), elsewhere: None, parents })
+        let socket = (command == CONTAINERD).then(|| listener::path(root, &process).ok().flatten()).flatten();
+        let (command, unit) = (command.to_owned(), process.groups()?.service());
+        Ok(Self { pid, command, unit, socket, is_others: false, parents })
     }
 
     pub(super) fn is_in(&self, unit: &str) -> bool {

@@ -563,13 +563,14 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
 
     // It is provably not, where it listens at another socket than the one that the kubelet's shims name.
     let daemons = Daemons::of_runtime(unit("failed", "failed"));
-    daemons.containerd("host-containerd.service");
-    fake::listens(&daemons.proc("30"), "/run/host-containerd/containerd.sock");
+    let me = i32::try_from(std::process::id()).unwrap();
+    daemons.with(me, 'S', "/usr/bin/containerd", "containerd", "host-containerd.service");
+    fs::remove_dir(daemons.proc(&format!("{me}/fd"))).unwrap();
+    let host = daemons.node.stage.path("run/host-containerd/containerd.sock");
+    let _listener = fake::listens(&daemons.proc(&me.to_string()), &host);
     daemons.leaves_alone(&runtime(), Protected, "part of host-containerd.service").await;
     daemons.shim('S', CONTAINERD);
-    daemons
-        .leaves_alone(&named(runtime(), "host-containerd.service"), Protected, "listens at /run/host-containerd/")
-        .await;
+    daemons.leaves_alone(&named(runtime(), "host-containerd.service"), Protected, "is not the kubelet's runtime").await;
     done(&daemons.execute(&runtime()).await);
 }
 

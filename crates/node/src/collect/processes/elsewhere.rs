@@ -9,10 +9,10 @@ use crate::proc::role::{CONTAINERD, Proof};
 use crate::proc::{Handle, listener};
 use nrh_core::observation::ProcessSeen;
 
-/// Age up to which a containerd that does not listen may still be about to. It loads what was there before it listens.
+/// An older containerd that does not listen is not asked again. It loads what was there before it listens.
 const START: Duration = Duration::from_mins(10);
 
-/// Where each containerd listens, by pid and start time; `None` if that is not known.
+/// Where each containerd listens, by pid and start time; `None` if it does not.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(BTreeMap<(i32, u64), Option<PathBuf>>);
 
@@ -26,29 +26,31 @@ impl Listeners {
         root: &Path,
     ) {
         self.0.retain(|id, _| proven.contains_key(id));
-        let shims: Vec<&str> = proven.values().filter_map(|known| known.proof.kubelets_address()).collect();
+        let shims: Vec<_> = proven.values().filter_map(|known| known.proof.kubelets_address()).collect();
         let Some(endpoint) = endpoint.filter(|_| !shims.is_empty()) else { return };
         processes.retain(|seen| {
             let id = (seen.pid, seen.start_ticks);
             let is_containerd = proven
                 .get(&id)
                 .is_some_and(|known| matches!(&known.proof, Proof::Runtime { name } if name == CONTAINERD));
-            let is_elsewhere = |path: &Path| listener::is_elsewhere(path, endpoint, &shims);
+            let is_elsewhere = |path: PathBuf| listener::is_elsewhere(&path, endpoint, &shims);
             !(is_containerd && self.path(root, seen, id).is_some_and(is_elsewhere))
         });
     }
 
-    /// What cannot be read counts as not known.
-    fn path(&mut self, root: &Path, seen: &ProcessSeen, id: (i32, u64)) -> Option<&Path> {
-        let known = self.0.get(&id);
-        if known.is_none_or(|path| path.is_none() && seen.age < START) {
-            let found = Handle::of(root, seen.pid, seen.start_ticks).and_then(|handle| listener::path(&handle));
-            let found = found.ok().flatten();
-            if let Some(path) = &found {
-                tracing::debug!(pid = seen.pid, path = %path.display(), "a containerd listens");
-            }
-            self.0.insert(id, found);
+    /// What cannot be read is tried again.
+    fn path(&mut self, root: &Path, seen: &ProcessSeen, id: (i32, u64)) -> Option<PathBuf> {
+        if let Some(known) = self.0.get(&id)
+            && (known.is_some() || seen.age >= START)
+        {
+            return known.clone();
         }
-        self.0.get(&id)?.as_deref()
+        let handle = Handle::of(root, seen.pid, seen.start_ticks).ok()?;
+        let found = listener::path(root, &handle).ok()?;
+        if let Some(path) = &found {
+            tracing::info!(pid = seen.pid, path = %path.display(), "a containerd listens");
+        }
+        self.0.insert(id, found.clone());
+        found
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn shim(args: &[String]) -> Option<Proof> {
     }
     let id = flag(args, "id").filter(|id| !id.is_empty())?;
     let namespace = flag(args, "namespace").filter(|namespace| !namespace.is_empty())?;
-    let address = flag(args, "address").filter(|address| !address.is_empty());
+    let address = flag(args, "address").unwrap_or_default();
     Some(Proof::Shim { id, namespace, address })
 }
 

@@ -37,12 +37,12 @@ fn a_monitor_names_its_container_and_that_of_crio_its_pod() {
 fn a_serving_shim_is_told_from_the_calls_of_its_binary() {
     let serving =
         args("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id abc -address /run/containerd/containerd.sock");
-    let proof = |address: Option<&str>| {
-        let address = address.map(str::to_owned);
+    let proof = |address: &str| {
+        let address = address.to_owned();
         Some(Proof::Shim { id: "abc".to_owned(), namespace: "k8s.io".to_owned(), address })
     };
-    assert_eq!(shim(&serving), proof(Some("/run/containerd/containerd.sock")));
-    assert_eq!(shim(&args("x --id=abc --namespace=k8s.io")), proof(None));
+    assert_eq!(shim(&serving), proof("/run/containerd/containerd.sock"));
+    assert_eq!(shim(&args("x --id=abc --namespace=k8s.io")), proof(""));
     for call in [
         "shim -namespace k8s.io -address a -publish-binary /usr/bin/containerd -id abc -bundle /b delete",
         "shim -namespace k8s.io -id abc start",
