@@ -136,7 +136,7 @@ impl Templates {
             "get noderuntimehealths" => get(&format!("{GROUP}/noderuntimehealths/{node}")),
             "get remediationpolicies" => get(&format!("{GROUP}/remediationpolicies/bench")),
             "get noderemediations" => get(&format!("{GROUP}/noderemediations/{remediation}")),
-            "list pods" => get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit=500")),
+            "list pods" => get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit=100")),
             "create noderemediations" => {
                 let body = json!({
                     "apiVersion": self.remediation["apiVersion"], "kind": self.remediation["kind"], "spec": self.remediation["spec"],

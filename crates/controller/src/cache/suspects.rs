@@ -25,7 +25,7 @@ use nrh_core::stuck;
 
 /// Shortest time between two reads of one node's pods.
 const NODE_EVERY: Duration = Duration::from_secs(5);
-/// Shortest time between two reads of a DaemonSet's pods, per page.
+/// Shortest time between two reads of a DaemonSet's pods, per unit of [`PACED`] pods.
 const SET_EVERY: Duration = Duration::from_secs(15);
 /// Shortest time between two reads of a DaemonSet with known suspects.
 const SUSPECT_SET_EVERY: Duration = Duration::from_secs(5);
@@ -35,10 +35,12 @@ const STUCK_EVERY: Duration = Duration::from_secs(2);
 const APART: Duration = Duration::from_millis(62);
 /// How often a pod is read that is not well and that nothing else reads.
 const UNREAD_FOR: Duration = Duration::from_mins(5);
-/// Largest number of objects in one answer.
-const PAGE: u32 = 500;
+/// Number of a DaemonSet's pods with which the time between two reads grows by one unit.
+const PACED: u32 = 500;
+/// Largest number of objects in one answer. A process that parsed 500 pods once kept 28 MiB for good.
+const PAGE: u32 = 100;
 /// Largest number of pages of one DaemonSet. A larger one is judged only by the faults of its nodes.
-const MAX_PAGES: u32 = 20;
+const MAX_PAGES: u32 = 100;
 /// Largest number of unreadable pods that are remembered as reported.
 const MAX_REPORTED: usize = 1024;
 /// Wait after a failed read, before the next try of the same.
@@ -153,20 +155,20 @@ fn sets(state: &State) -> impl Iterator<Item = (Subject, Duration)> {
             selector: row.selector.clone(),
             desired: row.desired,
         };
-        Some((subject, every.max(RETRY).saturating_mul(pages(row))))
+        Some((subject, every.max(RETRY).saturating_mul(pace(row))))
     })
 }
 
-/// Number of pages that a read of all pods of a DaemonSet takes.
-const fn pages(row: &DaemonSetRow) -> u32 {
-    row.desired / PAGE + 1
+/// How many times longer than for a small DaemonSet the time between two reads of its pods is.
+const fn pace(row: &DaemonSetRow) -> u32 {
+    row.desired / PACED + 1
 }
 
 /// Whether some DaemonSet lacks pods and nobody could read which, several times in a row.
 pub fn are_pods_unread(state: &State, now: Instant) -> bool {
     state.pod_reads.lacking(now).any(|(key, unread)| {
-        let pages = state.daemon_sets.get(key).map_or(1, pages);
-        unread > SET_EVERY.saturating_mul(pages).saturating_mul(3)
+        let pace = state.daemon_sets.get(key).map_or(1, pace);
+        unread > SET_EVERY.saturating_mul(pace).saturating_mul(3)
     })
 }
 
