@@ -223,16 +223,10 @@ fn old_policies_get_todays_names_and_keep_their_comments() {
     for line in ["  # keepFor: 1h", "labels: {for: x, within: y}", "message: \"attempts: 3\"", "at: 12:30:00"] {
         assert_eq!(Place::default().line(line).unwrap(), line);
     }
-    assert_eq!(
-        migrated("kind: RemediationPolicy\nsteps: *same\nsignal: &one Kill\n").1,
-        [3],
-        "an alias needs no change, an old name does"
-    );
+    let policy = |rest: &str| migrated(&format!("kind: RemediationPolicy\n{rest}"));
+    assert_eq!(policy("steps: *same\nsignal: &one Kill\n").1, [3], "an alias needs no change, an old name does");
     assert!(Place::default().line("steps: *same").is_none() && Place::default().line("note: 'open").is_none());
-    assert_eq!(
-        migrated("kind: RemediationPolicy\nmessage: |\n  signal: Kill\nsignal: Kill").0.matches("SIGKILL").count(),
-        1
-    );
+    assert_eq!(policy("message: |\n  signal: Kill\nsignal: Kill").0.matches("SIGKILL").count(), 1);
 }
 
 #[cfg(test)]

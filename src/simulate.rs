@@ -254,7 +254,7 @@ fn leave_out(object: &mut Value, path: &serde_path_to_error::Path) -> bool {
 fn policy(mut object: Value) -> anyhow::Result<Policy> {
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name").to_owned();
     let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-    let ours = format!("{}/{}", RemediationPolicy::group(&()), RemediationPolicy::version(&()));
+    let ours = RemediationPolicy::api_version(&());
     ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
     let wrong = schema::wrong(&mut object);
     let place = |error: &str| error.split_once(": ").map(|(place, _)| place.to_owned());

@@ -215,12 +215,9 @@ mod tests {
     #[test]
     fn a_suspension_is_whole_and_in_ones_own_name() {
         let before = json!({"suspend": true, "suspendedBy": "bob", "reason": "his"});
-        assert_eq!(
-            after(&before, &suspended("ann", None)).suspended_by_text().unwrap(),
-            "by ann",
-            "not his words under her name"
-        );
-        assert_eq!(after(&before, &suspended("ann", Some("hers"))).suspended_by_text().unwrap(), "by ann: hers");
+        let by_ann = |reason| after(&before, &suspended("ann", reason)).suspended_by_text().unwrap();
+        assert_eq!(by_ann(None), "by ann", "not his words under her name");
+        assert_eq!(by_ann(Some("hers")), "by ann: hers");
         let lifted = after(&before, &resumed());
         assert_eq!((lifted.suspended_by_text(), lifted.spec.suspended_by), (None, None));
     }

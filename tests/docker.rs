@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -144,23 +143,22 @@ fn what_hangs_or_is_left_behind_in_docker_is_named_and_ended() {
     }
     // Once, before all of them find it missing.
     packages::ensure(packages::DOCKER).unwrap();
-    let stories: [(&str, Story); 4] = [
-        ("hung-inspect", || Box::pin(a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched())),
-        ("leftovers", || Box::pin(what_a_restart_and_a_failed_removal_leave_behind_is_named())),
-        ("hung-client", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(Client::Program))),
-        ("hung-wrapper", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(Client::Script))),
+    let stories: [(&str, fn()); 4] = [
+        ("hung-inspect", || play(a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched())),
+        ("leftovers", || play(what_a_restart_and_a_failed_removal_leave_behind_is_named())),
+        ("hung-client", || play(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(Client::Program))),
+        ("hung-wrapper", || play(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(Client::Script))),
     ];
     std::thread::scope(|scope| {
         for (name, story) in stories {
-            let one = move || {
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(story());
-            };
-            std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, one).unwrap();
+            std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, story).unwrap();
         }
     });
 }
 
-type Story = fn() -> Pin<Box<dyn Future<Output = ()>>>;
+fn play(story: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(story);
+}
 
 async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched() {
     let (docker, sandbox, app) = engine();

@@ -213,11 +213,10 @@ pub(super) fn judge_policies(
     policies: &[Guarded<RemediationPolicy>],
     config: Option<&RemediationConfig>,
 ) -> Vec<Finding> {
-    let suspended = config.and_then(Suspend::suspended_by_text);
-    let mut findings: Vec<Finding> = suspended
-        .map(|why| Finding::new("remediationconfig", Verdict::Warning, suspended_everywhere(&why)))
-        .into_iter()
-        .collect();
+    let mut findings = Vec::new();
+    if let Some(why) = config.and_then(Suspend::suspended_by_text) {
+        findings.push(Finding::new("remediationconfig", Verdict::Warning, suspended_everywhere(&why)));
+    }
     if policies.is_empty() {
         findings.push(Finding::new("policies", Verdict::Warning, "none: no step is planned, and none is executed"));
         return findings;

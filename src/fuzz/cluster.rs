@@ -102,12 +102,9 @@ pub(super) fn health_object(data: &[u8]) -> bool {
     assert!((1..=3600).contains(&interval), "the next heartbeat comes within {interval} s");
     assert!(report.suspended.as_ref().is_none_or(|why| is_bounded(why, MAX_SUSPENSION_TEXT)));
     assert!(!report::differs(&report, &report));
-    assert_eq!(
-        controller_status(&object).sequence,
-        report.heartbeat.as_ref().map(|beat| beat.sequence).or_else(|| {
-            object.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.sequence)
-        })
-    );
+    let sequence = report.heartbeat.as_ref().map(|beat| beat.sequence);
+    let sequence = sequence.or_else(|| Some(object.status.as_ref()?.probe.as_ref()?.sequence));
+    assert_eq!(controller_status(&object).sequence, sequence);
     for ready in [TriState::True, TriState::False, TriState::Unknown] {
         let mut snapshot = sick();
         place(&mut snapshot, NodeView { ready, ..NodeView::default() }, report.clone());

@@ -25,9 +25,7 @@ mod suspensions;
 mod system;
 mod verbs;
 
-use std::time::Duration;
-
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
 use nrh_testbed::wait::{LONGEST_PAUSE, SOON, poll};
 
@@ -102,18 +100,13 @@ fn install(bed: &Bed) -> Result<()> {
     }
     // Bound by the scheduler; nobody starts them, which the token does not need.
     let arguments = ["wait", "pod", "-n", "nrh-node", "-l", "app.kubernetes.io/name=nrh-probe"];
-    let ends = std::time::Instant::now() + SOON;
-    loop {
+    let are_bound = || -> Result<()> {
         let waited = bed.kubectl(&[&arguments[..], &["--for=condition=PodScheduled", "--timeout=10s"]].concat());
         let count = bed.kubectl(&["get", "pod", "-n", "nrh-node", "-o", "name"])?.lines().count();
-        if waited.is_ok() && count == 2 {
-            return Ok(());
-        }
-        if std::time::Instant::now() > ends {
-            bail!("expected 2 pods of the probe, bound to nodes; found {count}: {waited:?}");
-        }
-        std::thread::sleep(Duration::from_millis(500));
-    }
+        ensure!(waited.is_ok() && count == 2, "expected 2 pods of the probe on nodes; found {count}: {waited:?}");
+        Ok(())
+    };
+    poll(SOON, LONGEST_PAUSE, are_bound, Result::is_ok).unwrap_or_else(|last| last)
 }
 
 /// Removes as a user would; nothing with our label may be left, and nothing may hang on a policy of ours.

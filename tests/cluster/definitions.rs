@@ -11,7 +11,7 @@ use nrh::api::crds;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
-use crate::objects::ours;
+use crate::objects::{ours, remediation};
 use crate::plane::{self, folder};
 
 fn kubectl(bed: &Bed, args: &[&str]) -> Output {
@@ -71,7 +71,9 @@ fn good_policies(bed: &Bed) {
 }
 
 fn bad_policies(bed: &Bed) {
-    let rows = bad_rows();
+    let files = fs::read_dir(folder("tests/cluster/definitions/refused")).unwrap();
+    let texts = files.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    let rows: Vec<Value> = texts.flat_map(|text| serde_saphyr::from_str::<Vec<Value>>(&text).unwrap()).collect();
     assert!(rows.len() >= 95, "{}", rows.len());
     for row in rows {
         let (name, sentence) = (row["name"].as_str().unwrap(), row["refused"].as_str().unwrap());
@@ -89,11 +91,7 @@ fn fault(number: usize) -> Value {
 }
 
 fn hostile_reports(bed: &Bed) {
-    bed.kubectl_input(
-        &["create", "-f", "-"],
-        "{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: hostile}, spec: {}}",
-    )
-    .unwrap();
+    bed.apply(&ours("NodeRuntimeHealth", "hostile", json!({}))).unwrap();
     let patch = |status: Value| {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), json!({"status": status}).to_string()).unwrap();
@@ -158,20 +156,8 @@ fn explained(bed: &Bed) {
 }
 
 fn immutable_remediations(bed: &Bed) {
-    let remediation = |node: &str| {
-        format!(
-            "{{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRemediation, metadata: {{name: e}}, spec: {{nodeName: {node}, nodeUid: u, policy: p, mode: Enforce}}}}"
-        )
-    };
-    bed.apply(&remediation("a")).unwrap();
-    let error = bed.apply(&remediation("b")).unwrap_err().to_string();
+    bed.apply(&remediation("e", "a")).unwrap();
+    let error = bed.apply(&remediation("e", "b")).unwrap_err().to_string();
     let refusal = "the node, policy and mode of a remediation cannot be changed; cancel it instead";
     assert!(error.contains(refusal), "{error}");
-}
-
-/// Each with the sentence of its refusal.
-fn bad_rows() -> Vec<Value> {
-    let files = fs::read_dir(folder("tests/cluster/definitions/refused")).unwrap();
-    let texts = files.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
-    texts.flat_map(|text| serde_saphyr::from_str::<Vec<Value>>(&text).unwrap()).collect()
 }

@@ -15,7 +15,6 @@ mod hand_offs;
 mod health;
 mod hearing;
 mod killed;
-mod manual;
 mod outlives;
 mod process;
 mod rough;
@@ -153,7 +152,7 @@ fn staged(name: &str, policy: Option<&str>, test: impl AsyncFnOnce(Stage<'_>) ->
         bed.apply(policy).unwrap();
     }
     bed.run(async |admin| {
-        let upstream = controllers_own(&bed).await?;
+        let upstream = Client::try_from(controllers_config(&bed).await?)?;
         let fleet = Fleet::new(admin.clone());
         test(Stage { bed: &bed, admin, upstream, fleet }).await
     })
@@ -161,9 +160,14 @@ fn staged(name: &str, policy: Option<&str>, test: impl AsyncFnOnce(Stage<'_>) ->
     bed.down().unwrap();
 }
 
-/// Asks again and again until there is an answer, up to [`SOON`]: a Job that starts too late is withdrawn, and its node may still
+/// Asks again and again until it is so, up to [`SOON`]: a Job that starts too late is withdrawn, and its node may still
 /// execute it for almost six minutes.
-async fn until<T>(what: &str, ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    until_some(what, async || Ok(is_so().await?.then_some(()))).await
+}
+
+/// The same until there is an answer.
+async fn until_some<T>(what: &str, ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     until_within(what, SOON, ask).await
 }
 
@@ -177,10 +181,6 @@ async fn until_within<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut()
         ensure!(std::time::Instant::now() < ends, "{what}: not within {} s", limit.as_secs());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-}
-
-async fn controllers_own(bed: &Bed) -> Result<Client> {
-    Ok(Client::try_from(controllers_config(bed).await?)?)
 }
 
 async fn controllers_config(bed: &Bed) -> Result<Config> {

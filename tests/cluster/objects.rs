@@ -21,6 +21,12 @@ pub fn policy(name: &str, fault: &str, steps: &Value) -> Value {
     ours("RemediationPolicy", name, json!({"rules": [rule]}))
 }
 
+/// A step of a remediation as the controller writes it.
+pub fn step(operation: &str, state: &str) -> Value {
+    json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
+        "state": state, "scheduledAt": "2026-01-01T00:00:00Z"})
+}
+
 /// A remediation of a node as the controller opens it.
 pub fn remediation(name: &str, node: &str) -> Value {
     ours("NodeRemediation", name, json!({"nodeName": node, "nodeUid": "u", "policy": "p", "mode": "Enforce"}))

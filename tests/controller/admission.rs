@@ -37,10 +37,7 @@ async fn without_a_binding_nothing_is_done_and_people_are_told() {
     assert_eq!(told.len(), 1, "{told:#?}");
     assert_eq!(told[0]["regarding"]["name"], "nrh-system");
     // It is put back.
-    world.api.put(json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": "nrh-jobs", "labels": {"app.kubernetes.io/part-of": "nrh"}},
-        "spec": {"policyName": "nrh-jobs", "validationActions": ["Deny"],
-            "paramRef": {"namespace": "nrh-system", "selector": {}}}}));
+    world.api.install_admission();
     world.healed().await;
 }
 

@@ -1,7 +1,6 @@
 //! Commands to the probe, and requests for a fresh check: both stand in its NodeCommand, which the controller alone writes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -19,33 +18,27 @@ async fn a_command_that_meets_another_write_is_given_at_once_after_another_check
     // Such a kubelet starts no Job.
     block(&world).await;
 
-    let (commands, checked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-    let (tries, checks) = (Arc::clone(&commands), Arc::clone(&checked));
+    let is_order =
+        |call: &Call| call.target.plural == "nodecommands" && !call.body["spec"]["command"]["operationId"].is_null();
+    let mut count = 0;
+    world.api.forget_calls();
     world.api.hook(move |call| {
-        if call.target.plural != "nodecommands" {
-            return None;
-        }
-        if call.verb == "get" {
-            *checks.lock().unwrap() += 1;
-        }
-        if call.body["spec"]["command"]["operationId"] == Value::Null {
-            return None;
-        }
-        let mut tries = tries.lock().unwrap();
-        tries.push(Instant::now());
-        (tries.len() < 3).then_some(Fault::Code(409))
+        count += usize::from(is_order(call));
+        (is_order(call) && count < 3).then_some(Fault::Code(409))
     });
     world.set_sick("w1", true);
     world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let given = world.api.get("nodecommands", "w1").unwrap();
     assert_eq!(given["metadata"]["uid"], lasts["metadata"]["uid"], "it is changed, not made anew");
     assert!(given["spec"]["checkSequence"].as_u64().is_some_and(|number| number >= 7), "{given}");
-    let tries = commands.lock().unwrap().clone();
+    let calls = world.api.calls();
+    let tries: Vec<Instant> = calls.iter().filter(|call| is_order(call)).map(|call| call.at).collect();
     assert_eq!(tries.len(), 3);
     let first = tries.first().unwrap();
     // What has failed waits for a tenth of a second at least; time stands still here while anything is to be done.
     assert!(tries.iter().all(|at| at.duration_since(*first) < Duration::from_millis(100)), "{tries:?}");
-    assert!(*checked.lock().unwrap() >= 3, "each time on what was read right before");
+    let checks = calls.iter().filter(|call| call.is("get", "nodecommands")).count();
+    assert!(checks >= 3, "each time on what was read right before");
     sleep(Duration::from_secs(1)).await;
 }
 
@@ -128,33 +121,18 @@ async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed
     world.until("the probe has its command", || world.command("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
 }
 
-/// Kubelets that shut their nodes down: they fail each of our pods before any of its containers.
-fn refuse_pods(world: &World) {
-    let world = world.clone();
-    tokio::spawn(async move {
-        loop {
-            sleep(Duration::from_secs(1)).await;
-            for mut job in world.api.list("jobs").into_iter().filter(|job| job["status"].is_null()) {
-                let id = job["metadata"]["name"].as_str().unwrap().to_owned();
-                let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true});
-                world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
-                    "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
-                        "ownerReferences": [owner]},
-                    "spec": {"nodeName": "w1", "containers": []},
-                    "status": {"phase": "Failed", "reason": "NodeShutdown",
-                        "message": "Pod was rejected: Pod was rejected as the node is shutting down."}}));
-                job["status"] = json!({"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]});
-                world.api.put(job);
-            }
-        }
-    });
+/// As a kubelet that shuts its node down, which fails each of our pods before any of its containers.
+fn refuse_pod(world: &World, job: Value) {
+    let refused = json!({"phase": "Failed", "reason": "NodeShutdown",
+        "message": "Pod was rejected: Pod was rejected as the node is shutting down."});
+    world.end_job(job, &refused, json!({"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]}));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_refused_pod_could_not_do_is_commanded_from_the_probe_before_anything_harsher() {
     let world = World::probing(1, &World::release_then_kill());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
-    refuse_pods(&world);
+    world.kubelets_that(refuse_pod);
     let _replica = world.controller_of_sick("a", "w1");
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
@@ -202,7 +180,7 @@ async fn a_command_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_mad
     assert_eq!(made.len(), 1, "one Job: {:#?}", world.api.writes());
     assert!(withdrawn < made[0], "{:#?}", world.api.writes());
     assert_eq!(calls[made[0]].body["metadata"]["name"], operation, "the node claims it once");
-    let step = world.step(0).clone();
+    let step = world.step(0);
     assert_eq!((&step["executor"], step["executorChangedAt"].is_string()), (&json!("Job"), true));
     let why = step["executorReason"].as_str().unwrap();
     let handed_over = "; then Job: the probe has not answered the command within 75s";
@@ -234,12 +212,8 @@ async fn a_withdrawal_that_comes_late_leaves_the_next_command() {
             && call.target.plural == "nodecommands"
             && call.body["spec"].get("command") == Some(&Value::Null)
     };
-    world.api.hook(move |call| {
-        withdraws(call).then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                api.change("nodecommands", "w1", |object| object["spec"]["command"]["operationId"] = json!("next-1"));
-            }))
-        })
+    world.api.meanwhile(withdraws, |api| {
+        api.change("nodecommands", "w1", |object| object["spec"]["command"]["operationId"] = json!("next-1"));
     });
     world.set_sick("w1", false);
     world.until("it is withdrawn", || world.api.calls().iter().any(withdraws)).await;
@@ -263,10 +237,7 @@ async fn what_a_person_asks_for_is_passed_on_at_once_and_again_only_under_anothe
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
         sleep(Duration::from_mins(6)).await;
     }
-    let writes = || {
-        let all = world.api.calls().into_iter();
-        all.filter(|call| call.is_write() && call.target.plural == "nodecommands").count()
-    };
+    let writes = || world.api.count_writes("nodecommands");
     assert_eq!(writes(), 2, "once each: {:?}", world.command_spec("w1"));
     assert!(world.command_spec("w2").is_null(), "the others are not asked");
     // What the probe would not take is not passed on: here no definition has kept it out.

@@ -26,12 +26,8 @@ async fn cordoned() -> (World, Replica) {
     (world, replica)
 }
 
-fn node(world: &World) -> Value {
-    world.node("w1")
-}
-
 fn mark(world: &World, annotation: &str) -> Value {
-    node(world)["metadata"]["annotations"][annotation].clone()
+    world.node("w1")["metadata"]["annotations"][annotation].clone()
 }
 
 /// The warnings on the node that say this.
@@ -69,7 +65,7 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
     let old = mark(&world, CORDONED_BY);
     world.healed().await;
     world.until("uncordoned", || mark(&world, CORDONED_BY).is_null()).await;
-    assert!(node(&world)["spec"]["unschedulable"].is_null());
+    assert!(world.node("w1")["spec"]["unschedulable"].is_null());
     let status = || world.remediation()["status"].clone();
     let before = status();
     world.api.change("nodes", "w1", |node| {
@@ -81,7 +77,7 @@ async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
     let said = "to make it schedulable: kubectl uncordon w1";
     world.until("a person is notified", || !warned(&world, said).is_empty()).await;
     sleep(Duration::from_mins(2)).await;
-    assert_eq!(node(&world)["spec"]["unschedulable"], true, "nobody here knows whose it is");
+    assert_eq!(world.node("w1")["spec"]["unschedulable"], true, "nobody here knows whose it is");
     assert_eq!((world.phases().len(), status()), (1, before), "its record is about the machine before");
 }
 
@@ -95,7 +91,7 @@ async fn a_node_that_stays_cordoned_for_others_is_not_told_to_be_uncordoned() {
     world.until("our mark is off", || mark(&world, CORDONED_BY).is_null()).await;
     let said = "kubectl uncordon w1 makes it schedulable";
     world.until("a person is notified", || !warned(&world, said).is_empty()).await;
-    assert_eq!(node(&world)["spec"]["unschedulable"], true);
+    assert_eq!(world.node("w1")["spec"]["unschedulable"], true);
     assert!(world.api.list("events").iter().all(|event| event["reason"] != "Uncordoned"));
 }
 
@@ -117,7 +113,7 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
         world.until("noted", is_noted).await;
         let told = || warned(&world, &format!("its {what} stays on the node"));
         world.until("a person is notified", || !told().is_empty()).await;
-        let written = || world.api.writes().into_iter().filter(|write| write.contains("noderemediations/")).count();
+        let written = || world.api.count_writes("noderemediations/");
         let before = written();
         sleep(Duration::from_mins(30)).await;
         let events = told();

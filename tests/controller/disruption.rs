@@ -1,6 +1,5 @@
 //! The kill of a shim that would end a running pod, and the disruption budget of that pod.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -208,20 +207,11 @@ async fn a_kill_and_an_eviction_at_the_same_time_do_not_spend_the_same_room() {
     world.api.change("remediationpolicies", "hung", |policy| {
         policy["spec"]["rules"][0]["steps"].as_array_mut().unwrap().insert(0, json!({"action": "Cordon"}));
     });
-    let calls = Arc::new(Mutex::new((Vec::new(), Vec::new())));
-    let seen = Arc::clone(&calls);
+    // The last read before the budgets are read.
+    let is_of_kill = |call: &Call| call.verb == "get" && call.target.name.as_deref() == Some("log-x");
     world.api.hook(move |call| {
-        let mut seen = seen.lock().unwrap();
-        if call.is_eviction() {
-            seen.1.push(Instant::now());
-            return Some(Fault::Late(EVICTION));
-        }
-        // The last read before the budgets are read.
-        let is_of_kill = call.verb == "get" && call.target.name.as_deref() == Some("log-x");
-        is_of_kill.then(|| {
-            seen.0.push(Instant::now());
-            Fault::Late(READ)
-        })
+        let late = call.is_eviction().then_some(EVICTION).or(is_of_kill(call).then_some(READ));
+        late.map(Fault::Late)
     });
     let _replica = world.controller("a");
     world.all_report().await;
@@ -231,7 +221,11 @@ async fn a_kill_and_an_eviction_at_the_same_time_do_not_spend_the_same_room() {
     world.until("the pod is evicted", || world.api.get("pods", "log-y").is_none()).await;
     sleep(Duration::from_secs(10)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
-    let (reads, evictions) = calls.lock().unwrap().clone();
+    let calls = world.api.calls();
+    let at = |is_it: fn(&Call) -> bool| -> Vec<Instant> {
+        calls.iter().filter(|call| is_it(call)).map(|call| call.at).collect()
+    };
+    let (reads, evictions) = (at(is_of_kill), at(Call::is_eviction));
     let is_during = |read: &Instant| evictions.iter().any(|at| (*at..*at + EVICTION).contains(&(*read + READ)));
     assert!(reads.iter().any(is_during), "the test proves nothing: {reads:?} {evictions:?}");
 }

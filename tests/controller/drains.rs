@@ -116,16 +116,11 @@ async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spare
     pod(&world, "bare", |pod| pod["metadata"]["ownerReferences"] = json!([]));
     pod(&world, "cache", |pod| pod["spec"]["volumes"] = json!([{"name": "c", "emptyDir": {}}]));
     // It is replaced between the list and the eviction.
-    world.api.hook(|call| {
-        call.is_eviction().then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                if api.get("pods", "web-1").is_some_and(|pod| pod["metadata"]["uid"] == "uid-web-1") {
-                    api.remove("pods", "web-1");
-                    api.put(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-1", "namespace": "shop", "uid": "next"},
-                        "spec": {"nodeName": "w2", "containers": []}}));
-                }
-            }))
-        })
+    world.api.meanwhile(Call::is_eviction, |api| {
+        api.remove("pods", "web-1");
+        api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web-1", "namespace": "shop", "uid": "next"},
+            "spec": {"nodeName": "w2", "containers": []}}));
     });
     let _replica = world.controller_of_sick("a", "w1");
     world.until("a person is notified", || world.step(2)["action"] == "Notify").await;

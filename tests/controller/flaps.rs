@@ -21,10 +21,6 @@ async fn flap(world: &World, times: usize, every: Duration) {
     }
 }
 
-fn written(world: &World) -> usize {
-    world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_thousand_changes_are_a_few_writes_and_the_next_controller_knows_of_them() {
     let world = World::probing(1, &World::release());
@@ -35,7 +31,7 @@ async fn a_thousand_changes_are_a_few_writes_and_the_next_controller_knows_of_th
 
     world.api.forget_calls();
     flap(&world, 1_000, Duration::from_secs(4)).await;
-    let writes = written(&world);
+    let writes = world.api.count_writes("noderuntimehealths");
     assert!((3..=40).contains(&writes), "{writes} writes in 4000 s: {:#?}", world.api.writes());
     let fault = world.status("w1")["clusterFaults"][0].clone();
     assert_eq!((&fault["type"], &fault["state"]), (&json!("NodeFlapping"), &json!("Confirmed")));
@@ -78,7 +74,7 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     assert!(world.status("w1")["flapping"].is_null(), "an apply alone does not take away what another manager wrote");
     world.api.forget_calls();
     sleep(Duration::from_mins(2)).await;
-    assert_eq!(written(&world), 0, "{:#?}", world.api.writes());
+    assert_eq!(world.api.count_writes("noderuntimehealths"), 0, "{:#?}", world.api.writes());
     // Nor does one that is written beside our own stay for ever, whatever it says.
     let more = json!({"readyTransitions": 4, "recurrences": 0, "trackedSince": now, "last": now, "penalty": 4_000, "ready": "True"});
     world.api.change("noderuntimehealths", "w1", |report| {
@@ -90,7 +86,7 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     assert!(world.status("w1")["flapping"].is_null() && world.status("w1")["clusterFaults"].is_null());
     world.api.forget_calls();
     sleep(Duration::from_mins(2)).await;
-    assert_eq!(written(&world), 0, "{:#?}", world.api.writes());
+    assert_eq!(world.api.count_writes("noderuntimehealths"), 0, "{:#?}", world.api.writes());
 }
 
 /// As an older or newer version of the definition might let it in: the rest of the object counts on.

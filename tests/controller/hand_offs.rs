@@ -35,7 +35,7 @@ fn says(world: &World, conditions: &[(&str, &str)]) {
 }
 
 fn created(world: &World) -> usize {
-    world.api.writes().iter().filter(|write| *write == "create selfnoderemediations/w1").count()
+    world.api.count_writes("create selfnoderemediations/w1")
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,16 +78,11 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
     let _replica = world.controller_of_sick("a", "w1");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     assert!(world.step(0)["templateVersion"].is_string(), "{}", world.step(0));
-    let mut armed = true;
-    world.api.hook(move |call| {
-        let is_read = call.is("get", TEMPLATES) && std::mem::take(&mut armed);
-        is_read.then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                api.change(TEMPLATES, "automatic", |template| {
-                    template["spec"]["template"]["spec"]["remediationStrategy"] = json!("OutOfServiceTaint");
-                });
-            }))
-        })
+    let is_read = |call: &Call| call.is("get", TEMPLATES);
+    world.api.meanwhile(is_read, |api| {
+        api.change(TEMPLATES, "automatic", |template| {
+            template["spec"]["template"]["spec"]["remediationStrategy"] = json!("OutOfServiceTaint");
+        });
     });
     let approval = json!({"approvedBy": "ann", "operationId": world.step(0)["operationId"]});
     world.change_remediation(|remediation| remediation["spec"]["approval"] = approval);
@@ -123,8 +118,7 @@ async fn an_object_of_somebody_else_is_left_to_them() {
     assert!(refused["message"].as_str().unwrap().contains("of NodeHealthCheck workers: another tool"), "{refused}");
     sleep(Duration::from_mins(1)).await;
     assert!(world.api.get(OBJECTS, "w1").is_some());
-    let writes = world.api.writes();
-    assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{writes:#?}");
+    assert_eq!(world.api.count_writes(OBJECTS), 0, "{:#?}", world.api.writes());
 }
 
 #[tokio::test(start_paused = true)]

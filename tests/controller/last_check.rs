@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::fake_api::Call;
 use crate::fake_api::world::World;
-use crate::fake_api::{Call, Fault};
 
 /// Told in NVIDIA/NVSentinel #121.
 #[tokio::test(start_paused = true)]
@@ -36,9 +36,7 @@ async fn each_last_no_is_heard() {
         let is_last_check = move |call: &Call| {
             call.verb == "get" && call.target.plural == plural && call.target.name.as_deref() == Some(name)
         };
-        world.api.hook(move |call| {
-            is_last_check(call).then(|| Fault::Meanwhile(Box::new(move |api| api.change(plural, name, no))))
-        });
+        world.api.meanwhile(is_last_check, move |api| api.change(plural, name, no));
         let _replica = world.controller_of_sick("a", "w1");
         let has_checked = || world.api.calls().iter().any(is_last_check);
         world.until("it was looked at once more", has_checked).await;
@@ -52,14 +50,10 @@ async fn each_last_no_is_heard() {
 async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
     let world = World::healthy();
     let is_last_check = |call: &Call| call.is("get", "remediationconfigs") && call.target.name.is_some();
-    world.api.hook(move |call| {
-        is_last_check(call).then(|| {
-            Fault::Meanwhile(Box::new(|api| drop(api.put(config(&json!({"suspend": true, "suspendedBy": "ann"}))))))
-        })
-    });
+    let suspended = config(&json!({"suspend": true, "suspendedBy": "ann"}));
+    world.api.meanwhile(is_last_check, move |api| drop(api.put(suspended)));
     let _replica = world.controller_of_sick("a", "w1");
     world.until("it was looked at once more", || world.api.calls().iter().any(is_last_check)).await;
-    world.api.unhook();
     assert_eq!(world.phases().len(), 1, "it was decided on");
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());

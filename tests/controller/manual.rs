@@ -38,10 +38,6 @@ fn remediation(world: &World, name: &str) -> Value {
     world.api.get(REMEDIATIONS, name).unwrap()
 }
 
-fn has_no_finalizer(world: &World, name: &str) -> bool {
-    remediation(world, name)["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_manual_request_becomes_the_remediation_in_its_own_object() {
     let world = world();
@@ -59,7 +55,7 @@ async fn a_manual_request_becomes_the_remediation_in_its_own_object() {
     let (kept, begun) = (of("patch noderemediations/by-hand"), of("patch noderemediations/status/by-hand"));
     let ledger = writes.iter().take(kept).filter(|write| write.starts_with("patch configmaps/nrh-ledger")).count();
     assert!(ledger >= 1 && kept < begun && begun < of("create jobs/"), "{writes:#?}");
-    world.until("its finalizer is off", || has_no_finalizer(&world, "by-hand")).await;
+    world.until("its finalizer is off", || world.all_are_freed()).await;
     world.until("its slot is given back", || world.has_no_slots()).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
     replica.stop().await.unwrap();
@@ -74,7 +70,7 @@ async fn a_crash_after_any_write_of_a_manual_request_is_repaired_with_one_job_in
     };
     let is_resolved = |world: &World| world.phases() == ["Succeeded"];
     die_at_each_write(make, is_resolved, 6, async |world, writes| {
-        world.until("freed", || has_no_finalizer(world, "by-hand")).await;
+        world.until("freed", || world.all_are_freed()).await;
         world.until("its slot is given back", || world.has_no_slots()).await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
     })
@@ -91,15 +87,15 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     ask(&world, "by-hand");
     let message = || remediation(&world, "by-hand")["status"]["message"].as_str().unwrap_or_default().to_owned();
     world.until("it is reported", || message().contains("paused: release")).await;
-    let told = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
+    let told = || world.api.count_writes("status/by-hand");
+    let before = told();
     sleep(Duration::from_mins(10)).await;
-    let again = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
-    assert_eq!((told, again), (1, 1), "told once");
+    assert_eq!((before, told()), (1, 1), "told once");
     assert_eq!((world.slots().as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
     world.api.change(REMEDIATIONS, "by-hand", |object| object["spec"]["cancel"] = json!({"cancelledBy": "ann"}));
     world.until("ended", || world.phases() == ["Cancelled"]).await;
     assert_eq!(message(), "cancelled by a person: its manual request was cancelled by ann");
-    assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
+    assert!(world.all_are_freed() && world.api.list("jobs").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,7 @@ async fn of_a_crowd_each_node_is_told_of_at_once_and_then_every_few_seconds() {
         sleep(Duration::from_secs(10)).await;
     }
     assert!(all_are("Healthy"));
-    let told = || world.api.writes().iter().filter(|write| write.starts_with("patch noderuntimehealths/")).count();
+    let told = || world.api.count_writes("patch noderuntimehealths/");
     let before = told();
 
     say(true);

@@ -1,7 +1,5 @@
 //! Taints of ours: what is written to a Node that others write to as well.
 
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
 
 use crate::fake_api::Fault;
@@ -23,12 +21,6 @@ fn mark(world: &World) -> Value {
     world.node("w1")["metadata"]["annotations"]["runtimehealth.io/tainted-by"].clone()
 }
 
-fn remediation_name(world: &World) -> String {
-    let remediations = world.api.list("noderemediations");
-    let name = remediations.first().and_then(|remediation| remediation["metadata"]["name"].as_str());
-    name.unwrap_or_default().to_owned()
-}
-
 /// Told in medik8s/poison-pill #65 and kubernetes-sigs/node-readiness-controller #292.
 #[tokio::test(start_paused = true)]
 async fn it_comes_and_goes_beside_the_taints_of_others() {
@@ -38,7 +30,8 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     let _replica = world.controller_of_sick("a", "w1");
     world.until("tainted", || taints(&world).len() == 2).await;
     assert_eq!(taints(&world), [theirs.clone(), json!({"key": OURS, "effect": "PreferNoSchedule"})]);
-    assert_eq!(mark(&world), format!("{}:PreferNoSchedule", remediation_name(&world)));
+    let remediation = world.remediation();
+    assert_eq!(mark(&world), format!("{}:PreferNoSchedule", remediation["metadata"]["name"].as_str().unwrap()));
     // Somebody else writes to the same list meanwhile; one of them takes the taint for theirs to add to.
     let later = json!({"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"});
     let mine = json!({"key": OURS, "value": "mine", "effect": "NoExecute"});
@@ -55,10 +48,8 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
 #[tokio::test(start_paused = true)]
 async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
     let world = world();
-    let tools = Arc::new(Mutex::new(Vec::new()));
-    let written = Arc::clone(&tools);
+    let mut written = Vec::new();
     world.api.hook(move |call| {
-        let mut written = written.lock().unwrap();
         let is_ours = call.is("patch", "nodes") && !call.body["spec"]["taints"].is_null();
         // Once before the taint is put on, once before it is taken off.
         if !is_ours || call.target.name.as_deref() != Some("w1") {
@@ -84,7 +75,6 @@ async fn what_others_write_between_the_check_and_the_write_is_not_lost() {
     assert_eq!(taints(&world).len(), 2, "{:?}", taints(&world));
     world.set_sick("w1", false);
     world.until("taken off", || mark(&world).is_null()).await;
-    assert_eq!(*tools.lock().unwrap(), ["karpenter.sh/early", "karpenter.sh/late"]);
     let keys: Vec<Value> = taints(&world).into_iter().map(|mut taint| taint["key"].take()).collect();
     assert_eq!(keys, ["karpenter.sh/early", "karpenter.sh/late"]);
 }
@@ -117,13 +107,10 @@ async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
     for (action, field) in [("Taint", "taints"), ("Cordon", "unschedulable")] {
         let world = world();
         world.policy("hung", "Enforce", &json!([{"action": action}, release, {"action": "Notify"}]));
-        let done = Arc::new(Mutex::new(0));
-        let count = Arc::clone(&done);
+        let mut is_done = false;
         world.api.hook(move |call| {
-            let mut count = count.lock().unwrap();
             let is_it = call.is("patch", "nodes") && !call.body["spec"][field].is_null();
-            *count += usize::from(is_it);
-            (is_it && *count == 1).then_some(Fault::DoneButSilent)
+            (is_it && !std::mem::replace(&mut is_done, true)).then_some(Fault::DoneButSilent)
         });
         let _replica = world.controller_of_sick("a", "w1");
         let spec = || world.node("w1")["spec"].clone();

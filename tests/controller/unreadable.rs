@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::world::{Replica, World};
-use crate::fake_api::{FakeApi, Fault};
+use crate::fake_api::{Call, FakeApi};
 use crate::{die_with_a_remediation_open, jobs_created};
 
-/// A leader dies with a remediation of w1 open, which nobody can read any more; another one leads. Its name.
-async fn lost() -> (World, String) {
+/// A leader dies with a remediation of w1 open, which nobody can read any more. After this change another one leads:
+/// nothing is done on w1, and the others go on. With the name of the remediation.
+async fn lost(change: impl FnOnce(&FakeApi), has_slot: bool) -> (World, String, Replica) {
     let world = World::probing(4, &World::release());
     world.kubelets();
     die_with_a_remediation_open(&world).await;
@@ -22,7 +23,17 @@ async fn lost() -> (World, String) {
     });
     world.api.unhook();
     world.api.forget_calls();
-    (world, name)
+    change(&world.api);
+    let next = world.controller("b");
+    resolves(&world, "w2").await;
+    // Later than any slot is kept of a remediation that nobody sees.
+    sleep(Duration::from_mins(3)).await;
+    resolves(&world, "w3").await;
+    assert!(jobs_created(&world.api.calls()).iter().all(|job| !job.contains("/w1-")));
+    let blocked = world.blocked("w1");
+    assert!(blocked.lines().any(|line| line.starts_with("ActionsDisabled: ") && line.contains(&name)), "{blocked:?}");
+    assert_eq!(world.slots().contains(&name), has_slot, "{}", world.slots());
+    (world, name, next)
 }
 
 async fn resolves(world: &World, node: &str) {
@@ -30,23 +41,9 @@ async fn resolves(world: &World, node: &str) {
     world.until(&format!("{node} is healed"), || is_resolved(world, node)).await;
 }
 
-async fn nothing_is_done_on_the_first_and_the_others_go_on(world: &World, name: &str) -> Replica {
-    let next = world.controller("b");
-    resolves(world, "w2").await;
-    // Later than any slot is kept of a remediation that nobody sees.
-    sleep(Duration::from_mins(3)).await;
-    resolves(world, "w3").await;
-    assert!(jobs_created(&world.api.calls()).iter().all(|job| !job.contains("/w1-")));
-    let blocked = world.blocked("w1");
-    assert!(blocked.lines().any(|line| line.starts_with("ActionsDisabled: ") && line.contains(name)), "{blocked:?}");
-    next
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_remediation_that_the_new_leader_cannot_read_keeps_its_slot_and_its_node_and_stops_nobody_else() {
-    let (world, name) = lost().await;
-    let _next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
-    assert!(world.slots().contains(&name), "{}", world.slots());
+    let (world, name, _next) = lost(|_| {}, true).await;
     world.api.remove("noderemediations", &name);
     world.until("w1 is healed, too", || world.phases() == ["Succeeded"; 3]).await;
     world.until("the slot is given back", || world.has_no_slots()).await;
@@ -55,18 +52,13 @@ async fn a_remediation_that_the_new_leader_cannot_read_keeps_its_slot_and_its_no
 
 #[tokio::test(start_paused = true)]
 async fn one_without_a_slot_keeps_its_node_all_the_same() {
-    let (world, name) = lost().await;
-    world.api.change("configmaps", "nrh-ledger", |map| map["data"]["ledger.json"] = json!("{\"slots\":{}}"));
-    let _next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
-    assert!(!world.slots().contains(&name), "{}", world.slots());
+    let without = |map: &mut Value| map["data"]["ledger.json"] = json!("{\"slots\":{}}");
+    lost(|api| api.change("configmaps", "nrh-ledger", without), false).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_ledger_is_rebuilt_with_it() {
-    let (world, name) = lost().await;
-    world.api.remove("configmaps", "nrh-ledger");
-    let _next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
-    assert!(world.slots().contains(&name), "{}", world.slots());
+    lost(|api| api.remove("configmaps", "nrh-ledger"), true).await;
 }
 
 /// A time that the API server takes and the controller cannot hold, and one that it can.
@@ -118,11 +110,8 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
 async fn a_node_that_cannot_be_read_at_the_last_check_is_not_acted_on_and_its_remediation_waits() {
     let world = World::healthy();
     // What the watch has shown was fine.
-    let mut armed = true;
-    world.api.hook(move |call| {
-        let is_check = call.is("get", "nodes") && std::mem::take(&mut armed);
-        is_check.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
-    });
+    let is_check = |call: &Call| call.is("get", "nodes");
+    world.api.meanwhile(is_check, |api| beat(api, "w1", BEYOND));
     let _replica = world.controller_of_sick("a", "w1");
     let is_beyond = || world.node("w1")["status"]["conditions"][0]["lastHeartbeatTime"] == BEYOND;
     world.until("it was looked at", is_beyond).await;

@@ -11,7 +11,7 @@ const API: &str = "admissionregistration.k8s.io/v1";
 
 impl FakeApi {
     /// Puts all policies and their bindings there.
-    pub(super) fn install_admission(&self) {
+    pub fn install_admission(&self) {
         for name in POLICIES {
             let metadata = json!({"name": name, "labels": {"app.kubernetes.io/part-of": "nrh"}});
             self.put(json!({"apiVersion": API, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,

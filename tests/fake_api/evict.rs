@@ -10,7 +10,7 @@ impl Store {
     /// Sets the pod on its way out. One with a finalizer stays there until somebody removes it, as above a kubelet that takes its
     /// time.
     pub(super) fn evict(&mut self, call: &Call) -> Reply {
-        let (target, mut pod) = (call.target.object(), self.found(&call.target.object())?);
+        let (target, pod) = (call.target.object(), self.found(&call.target.object())?);
         let is_denied = |(verb, denied): &(String, String)| verb == "create" && denied == "pods/eviction";
         if self.denied.iter().any(is_denied) {
             let name = target.name.as_deref().unwrap_or_default();
@@ -36,14 +36,8 @@ impl Store {
             budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
             self.write(&target, Some(&old), budget);
         }
-        if pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
-            self.erase(&target);
-        } else {
-            let old = pod.clone();
-            pod["metadata"]["deletionTimestamp"] = json!("2025-06-01T00:00:00Z");
-            self.write(&target, Some(&old), pod);
-        }
-        Ok((201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
+        let (_, done) = self.delete(&Call { body: options.clone(), ..call.clone() })?;
+        Ok((201, done))
     }
 
     /// The disruption budget of a pod, by the labels that it selects.

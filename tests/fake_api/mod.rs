@@ -27,6 +27,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 pub use path::Target;
 pub use reviews::API;
@@ -37,6 +38,8 @@ pub struct Call {
     pub target: Target,
     pub query: BTreeMap<String, String>,
     pub body: Value,
+    /// When it came.
+    pub at: Instant,
 }
 
 impl Call {
@@ -161,6 +164,16 @@ impl FakeApi {
         self.lock().hook = Some(Box::new(hook));
     }
 
+    /// This happens just before the first such call is done.
+    pub fn meanwhile(
+        &self,
+        mut is_it: impl FnMut(&Call) -> bool + Send + 'static,
+        happens: impl FnOnce(&Self) + Send + 'static,
+    ) {
+        let mut happens = Some(happens);
+        self.hook(move |call| Some(Fault::Meanwhile(Box::new(happens.take_if(|_| is_it(call))?))));
+    }
+
     pub fn unhook(&self) {
         self.lock().hook = None;
     }
@@ -260,6 +273,11 @@ impl FakeApi {
     /// Writes so far, in short.
     pub fn writes(&self) -> Vec<String> {
         self.lock().calls.iter().filter(|call| call.is_write()).map(Call::line).collect()
+    }
+
+    /// How many of them have this part.
+    pub fn count_writes(&self, part: &str) -> usize {
+        self.writes().iter().filter(|write| write.contains(part)).count()
     }
 
     /// Writes that touch anything but leases, statuses, reports, commands and Events.

@@ -30,27 +30,19 @@ impl Target {
 }
 
 pub fn of_path(path: &str) -> Option<Target> {
-    let mut parts = path.trim_matches('/').split('/');
-    let group = match parts.next()? {
-        "api" => {
-            parts.next()?;
-            String::new()
-        }
-        "apis" => {
-            let group = parts.next()?.to_owned();
-            parts.next()?;
-            group
-        }
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
         _ => return None,
     };
-    let mut rest: Vec<&str> = parts.collect();
-    let namespace = (rest.first() == Some(&"namespaces") && rest.len() > 2).then(|| {
-        let namespace = rest.remove(1).to_owned();
-        rest.remove(0);
-        namespace
-    });
-    let mut rest = rest.into_iter().map(str::to_owned);
-    Some(Target { group, plural: rest.next()?, namespace, name: rest.next(), subresource: rest.next() })
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some((*namespace).to_owned()), rest),
+        rest => (None, rest),
+    };
+    let mut rest = rest.iter().map(|part| (*part).to_owned());
+    let (group, plural) = (group.to_owned(), rest.next()?);
+    Some(Target { group, plural, namespace, name: rest.next(), subresource: rest.next() })
 }
 
 pub fn of_object(object: &Value) -> Target {

@@ -9,6 +9,7 @@ use futures::stream;
 use http::{Method, Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::apply::{apply_status, merge, record_owner};
 use super::path::{Target, of_path};
@@ -43,7 +44,7 @@ impl FakeApi {
             }
             target.name = target.name.map(|_| own);
         }
-        let call = Call { verb, target, query, body };
+        let call = Call { verb, target, query, body, at: Instant::now() };
         let kind = parts.headers.get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let fault = {
             let mut store = self.lock();
@@ -61,7 +62,7 @@ impl FakeApi {
         match fault {
             Some(Fault::Code(code)) => return status(code, "Fault", "injected"),
             Some(Fault::Busy(seconds)) => return busy(seconds),
-            Some(Fault::Late(by)) => tokio::time::sleep(by).await,
+            Some(Fault::Late(by)) => sleep(by).await,
             Some(Fault::AnsweredLate(by)) => late = by,
             Some(Fault::Stall) => return std::future::pending().await,
             Some(Fault::DoneButSilent) => {
@@ -83,7 +84,7 @@ impl FakeApi {
         let reply = self.lock().reply(&call, &kind);
         self.changed.notify_waiters();
         if !late.is_zero() {
-            tokio::time::sleep(late).await;
+            sleep(late).await;
         }
         match reply {
             Ok((code, value)) => json_answer(code, &value),
@@ -198,22 +199,15 @@ impl Store {
         Ok((201, self.write(&target, None, object)))
     }
 
+    /// Puts a Lease in place of the one that stands: nothing else is updated.
     fn update(&mut self, call: &Call) -> Reply {
-        let (target, old) = (call.target.object(), self.found(&call.target.object())?);
+        assert_eq!(call.target.resource(), "leases", "an update of something else");
+        let old = self.found(&call.target)?;
         let mut object = call.body.clone();
         at_version(&old, &object)?;
-        if call.target.subresource.as_deref() == Some("status") {
-            let status = object["status"].take();
-            object = old.clone();
-            object["status"] = status;
-        } else {
-            object["metadata"]["uid"] = old["metadata"]["uid"].clone();
-            object["metadata"]["creationTimestamp"] = old["metadata"]["creationTimestamp"].clone();
-            if target.group == "runtimehealth.io" {
-                object["status"] = old["status"].clone();
-            }
-        }
-        Ok((200, self.write(&target, Some(&old), object)))
+        object["metadata"]["uid"] = old["metadata"]["uid"].clone();
+        object["metadata"]["creationTimestamp"] = old["metadata"]["creationTimestamp"].clone();
+        Ok((200, self.write(&call.target, Some(&old), object)))
     }
 
     fn patch(&mut self, call: &Call, content_type: &str) -> Reply {
@@ -246,7 +240,7 @@ impl Store {
         Ok((200, self.write(&target, Some(&old), object)))
     }
 
-    fn delete(&mut self, call: &Call) -> Reply {
+    pub(super) fn delete(&mut self, call: &Call) -> Reply {
         let (target, mut object) = (call.target.object(), self.found(&call.target.object())?);
         let wanted = &call.body["preconditions"]["uid"];
         if !wanted.is_null() && wanted != &object["metadata"]["uid"] {

@@ -239,6 +239,11 @@ impl World {
 
     /// Starts the kubelets: each Job is run once, and makes its node well.
     pub fn kubelets(&self) {
+        self.kubelets_that(Self::run_job);
+    }
+
+    /// Starts kubelets that do this with each Job, once.
+    pub fn kubelets_that(&self, run: fn(&Self, Value)) {
         let world = self.clone();
         tokio::spawn(async move {
             loop {
@@ -247,25 +252,29 @@ impl World {
                     continue;
                 }
                 for job in world.api.list("jobs").into_iter().filter(|job| job["status"].is_null()) {
-                    world.run_job(job);
+                    run(&world, job);
                 }
             }
         });
     }
 
-    fn run_job(&self, mut job: Value) {
-        let node = job["spec"]["template"]["spec"]["nodeName"].as_str().unwrap().to_owned();
-        let id = job["metadata"]["name"].as_str().unwrap().to_owned();
+    fn run_job(&self, job: Value) {
+        let operation_id = job["metadata"]["name"].as_str().unwrap().to_owned();
         let (state, reason) = (OutcomeState::Done, OutcomeReason::Executed);
-        let outcome =
-            Outcome { operation_id: id.clone(), state, reason, message: "released".to_owned(), at: self.wall() };
-        self.set_sick(&node, false);
+        let outcome = Outcome { operation_id, state, reason, message: "released".to_owned(), at: self.wall() };
+        self.set_sick(job["spec"]["template"]["spec"]["nodeName"].as_str().unwrap(), false);
+        let complete = json!({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]});
+        self.end_job(job, &simulated_node::ended(&outcome), complete);
+    }
+
+    /// The pod of a Job ends with this status, and the Job with that.
+    pub fn end_job(&self, mut job: Value, pod: &Value, status: Value) {
+        let id = job["metadata"]["name"].as_str().unwrap();
         self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
                 "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true}]},
-            "spec": {"nodeName": node, "containers": []},
-            "status": simulated_node::ended(&outcome)}));
-        job["status"] = json!({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]});
+            "spec": {"nodeName": job["spec"]["template"]["spec"]["nodeName"], "containers": []}, "status": pod}));
+        job["status"] = status;
         self.api.put(job);
     }
 

@@ -10,9 +10,10 @@ use nrh::core::action::Notify;
 use nrh::core::blocked::BlockReason;
 use nrh::core::fault::{FaultGroup, FaultType};
 use nrh::core::policy::{Action, Mode, Policy, Step};
+use nrh_testbed::matrix::access::{Access, with_tables};
 
 use crate::crds::yaml_files;
-use crate::page::page;
+use crate::page::{page, root};
 
 fn document(path: &str) -> String {
     page(path).text
@@ -85,7 +86,7 @@ fn the_timeline_of_the_document_is_one_and_comes_as_it_says() {
     let example = blocks.map(|(block, _)| block).find(|block| block.starts_with("description:")).unwrap();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("timeline.yaml");
     std::fs::write(&path, example).unwrap();
-    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/wide-limits.policy.yaml");
+    let policies = root().join("tests/scenarios/wide-limits.policy.yaml");
     let (timeline, account) = of_files(&path, &[policies], false).unwrap();
     let unmet = expect::unmet(&timeline.expect, &account);
     assert!(unmet.is_empty(), "{}\n{}", unmet.join("\n"), text::table(&account));
@@ -247,36 +248,32 @@ fn each_claim_of_the_threat_model_names_tests_that_there_are() {
     }
 }
 
-/// Where the tables of who may do what are, and the document that has them.
-const ACCESS: [&str; 2] = ["tests/cluster/admission/access.yaml", "docs/reference/permissions.md"];
+/// Who may do what: the tables, and the document that has them.
+fn access() -> (Access, String) {
+    let tables = Access::read(&root().join("tests/cluster/admission/access.yaml")).unwrap();
+    (tables, document("docs/reference/permissions.md"))
+}
 
 #[test]
 fn the_document_has_the_tables_that_the_api_server_is_held_to() {
-    use nrh_testbed::matrix::access::{Access, with_tables};
-
-    let access = Access::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(ACCESS[0])).unwrap();
-    let text = document(ACCESS[1]);
+    let (access, text) = access();
     assert_eq!(with_tables(&text, &access).unwrap(), text, "run make access");
 }
 
 /// A policy that is in no row could be taken out, and the table would say the same.
 #[test]
 fn each_admission_policy_refuses_somebody_in_the_tables() {
-    use nrh_testbed::matrix::access::Access;
-
-    let access = Access::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(ACCESS[0])).unwrap();
+    let (access, text) = access();
     let named: BTreeSet<&str> = access.rows().flat_map(|row| &row.policies).map(String::as_str).collect();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/admission");
     let mut shipped = BTreeSet::new();
-    for file in std::fs::read_dir(folder).unwrap() {
-        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+    for file in yaml_files("config/admission") {
+        let text = std::fs::read_to_string(file).unwrap();
         let policies = text.split("kind: ValidatingAdmissionPolicy\nmetadata:\n  name: ").skip(1);
         shipped.extend(policies.map(|rest| rest.lines().next().unwrap().to_owned()));
     }
     assert!(shipped.len() > 15, "{shipped:?}");
     assert_eq!(named, shipped.iter().map(String::as_str).collect());
-    let (overview, _) =
-        document(ACCESS[1]).split_once("<!-- made by").map(|(one, two)| (one.to_owned(), two.to_owned())).unwrap();
+    let (overview, _) = text.split_once("<!-- made by").unwrap();
     let unsaid: Vec<&&str> = named.iter().filter(|name| !overview.contains(&format!("`{name}`"))).collect();
     assert!(unsaid.is_empty(), "{unsaid:?}");
 }

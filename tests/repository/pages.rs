@@ -13,6 +13,7 @@ use nrh::cli::Cli;
 use nrh::core::policy::ActionType;
 use serde_json::{Value, json};
 
+use crate::crds::walk;
 use crate::page::{DEVELOPERS, Page, in_folder, page, pages, root};
 
 /// What stands for a name of the reader's own in a command.
@@ -158,28 +159,19 @@ fn every_policy_is_valid_and_every_other_block_is_yaml() {
     assert!(policies >= 6, "{policies}");
 }
 
-fn fields(schema: &Value, found: &mut BTreeSet<String>) {
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        found.insert(name.clone());
-        fields(property, found);
-    }
-    if schema["items"].is_object() {
-        fields(&schema["items"], found);
-    }
-}
-
 #[test]
 fn the_reference_names_every_field_that_people_write_and_every_action() {
     let text: String = in_folder("docs/reference").map(|page| page.text).collect();
     let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
     let mut named = BTreeSet::new();
-    for (_, crd) in crds::all() {
-        if crd.spec.names.kind == "NodeCommand" {
-            continue;
+    walk(&mut |path, _| {
+        if let Some((kind, field)) = path.split_once(".spec.")
+            && kind != "nodecommands"
+        {
+            let name = field.rsplit('.').next().unwrap_or(field);
+            named.insert(name.trim_end_matches(['[', ']', '{', '}']).to_owned());
         }
-        let schema = serde_json::to_value(crd.spec.versions[0].schema.as_ref().unwrap()).unwrap();
-        fields(&schema["openAPIV3Schema"]["properties"]["spec"], &mut named);
-    }
+    });
     assert!(named.len() > 60, "{named:?}");
     // As Kubernetes itself calls them, and parts of a version of a template.
     let usual =

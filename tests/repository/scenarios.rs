@@ -1,27 +1,20 @@
 //! Golden scenarios: a readable timeline in, decisions and holds with their reasons out. `nrh simulate` runs the same files.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use nrh::simulate::{expect, of_files, text};
 
-fn timelines() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_timeline = |path: &PathBuf| {
-        path.extension().is_some_and(|end| end == "yaml") && !path.to_string_lossy().ends_with(".policy.yaml")
-    };
-    let mut found: Vec<PathBuf> = files.filter(is_timeline).collect();
-    found.sort();
-    found
-}
+use crate::crds::yaml_files;
+use crate::page::root;
 
 #[test]
 fn every_scenario_is_as_expected_and_as_before() {
-    let mut all = timelines();
+    let mut all = yaml_files("tests/scenarios");
+    all.retain(|path| !path.to_string_lossy().ends_with(".policy.yaml"));
     assert!(all.len() >= 15, "{}", all.len());
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/timeline.yaml");
+    let sample = root().join("config/samples/timeline.yaml");
     let notes = of_files(&sample, &[], false).unwrap().1.notes;
     assert!(notes.is_empty(), "the sample lacks what its policy asks for: {notes:?}");
     all.push(sample);

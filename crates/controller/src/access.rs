@@ -66,10 +66,7 @@ impl Access {
         Arc::new(Self { calls, audience, known, turns })
     }
 
-    /// Whether a request with these headers may read the metrics.
-    ///
-    /// # Errors
-    /// Why not.
+    /// Whether a request with these headers may read the metrics; if not, the error says why.
     pub async fn check(&self, headers: &HeaderMap) -> Result<(), Denied> {
         let token = bearer(headers).ok_or(Denied::Nobody)?;
         let may = match self.known(token) {

@@ -215,8 +215,8 @@ async fn deletes_a_pod(calls: &Calls) -> Result<Option<String>, CallError> {
 
 async fn create<K>(calls: &Calls, namespace: &str, policy: &str, object: Value) -> Result<Option<String>, CallError>
 where
-    K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync,
-    K::DynamicType: Default,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug,
+    K: Serialize + DeserializeOwned + Send + Sync,
 {
     let what = || format!("creating {namespace}/{TRIED} in a dry run");
     let object = serde_json::from_value(object)

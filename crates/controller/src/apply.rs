@@ -124,8 +124,7 @@ impl Failures {
     }
 
     fn waits(&self, chain: &str, now: Instant) -> Option<Duration> {
-        let until = self.until(chain)?;
-        (until > now).then(|| until.saturating_duration_since(now))
+        self.until(chain)?.checked_duration_since(now).filter(|wait| !wait.is_zero())
     }
 
     /// How long the API server asks the controller to wait before the next request for the ledger.
@@ -171,7 +170,6 @@ fn spends(effect: &Effect) -> bool {
 /// Executes effects.
 #[derive(Debug)]
 pub struct Applier {
-    /// The clients for the API server.
     pub calls: Calls,
     /// The cache that receives the answers, so that the next pass sees them.
     pub cache: Arc<Cache>,
@@ -181,7 +179,6 @@ pub struct Applier {
     pub leadership: Leadership,
     /// Writes Events for people.
     pub events: Events,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Image of the Jobs.
     pub image: String,
@@ -189,7 +186,6 @@ pub struct Applier {
     pub lately: RecentAnswers,
     /// Pods whose shims were killed within the last moments.
     pub kills: Kills,
-    /// Settings of the decision.
     pub settings: PlanSettings,
 }
 
@@ -388,9 +384,8 @@ impl Applier {
             | Effect::WithdrawCommand { node, .. } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();
-                let of =
-                    |e: &&nrh_core::remediation::Remediation| e.steps.iter().any(|s| s.operation_id == *operation_id);
-                state.snapshot.remediations.values().find(of).map_or_else(|| operation_id.clone(), |e| e.node.clone())
+                let of = state.snapshot.remediations.values().find(|e| e.attempt(operation_id).is_some());
+                of.map_or_else(|| operation_id.clone(), |e| e.node.clone())
             }
             Effect::UpdateManualRequest { name, .. } | Effect::DeleteRemediation { name } => name.clone(),
             Effect::StoreLedger(_) => String::new(),

@@ -25,7 +25,7 @@ use nrh_core::hand_off::{HandOffView, TemplateRef};
 use nrh_core::matching::pod_of;
 use nrh_core::policy::asks_of_pods;
 use nrh_core::remediation::Remediation;
-use nrh_core::snapshot::{Snapshot, SuspectPod, TriState};
+use nrh_core::snapshot::{ReportedFault, Snapshot, SuspectPod, TriState};
 
 pub mod arrival;
 pub mod command;
@@ -171,21 +171,15 @@ impl State {
         let asks = asks_of_pods(&self.snapshot.policies);
         // Some faults are about a plugin or a process, and name the pod in the target of an action.
         let names_pod = |fault: &Fault| fault.subject.pod.is_some() || (asks && pod_of(fault).is_some());
-        let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
-            view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && names_pod(&f.fault))
-        });
+        let is_about_pod = |f: &ReportedFault| f.fault.state == FaultState::Confirmed && names_pod(&f.fault);
+        let with_fault = self.snapshot.reports.iter().filter(|(_, view)| view.faults.iter().any(is_about_pod));
         let with_remediation = self.snapshot.remediations.values().filter(|e| e.is_live()).map(|e| &e.node);
         let mut suspects: Vec<&SuspectPod> = self.pod_reads.unhealthy().collect();
         suspects.retain(|pod| pod.age >= SUSPECT_FOR || pod.overdue.is_some());
         suspects.sort_by_key(|pod| std::cmp::Reverse((pod.overdue, pod.age)));
         let of_suspects = suspects.into_iter().map(|pod| &pod.node).take(SUSPECT_NODES);
-        with_fault
-            .map(|(node, _)| node)
-            .chain(with_remediation)
-            .chain(of_suspects)
-            .filter(|n| self.snapshot.nodes.contains_key(*n))
-            .cloned()
-            .collect()
+        let nodes = with_fault.map(|(node, _)| node).chain(with_remediation).chain(of_suspects);
+        nodes.filter(|node| self.snapshot.nodes.contains_key(*node)).cloned().collect()
     }
 }
 
@@ -233,16 +227,11 @@ impl Cache {
     pub async fn woken_or_soon(&self) {
         tokio::select! {
             biased;
-            () = self.woken() => {}
+            () = self.decider.notified() => {}
             () = self.decider_soon.notified() => {
-                tokio::select! { () = self.woken() => {}, () = tokio::time::sleep(wakes::EACH) => {} }
+                tokio::select! { () = self.decider.notified() => {}, () = tokio::time::sleep(wakes::EACH) => {} }
             }
         }
-    }
-
-    /// Waits until the decider is woken.
-    pub async fn woken(&self) {
-        self.decider.notified().await;
     }
 
     /// Waits until the reader of suspects' pods may have work.

@@ -146,20 +146,12 @@ impl Calls {
     }
 
     /// Reads cluster-scoped objects.
-    pub fn read<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = ClusterResourceScope>,
-        K::DynamicType: Default,
-    {
+    pub fn read<K: Resource<DynamicType = (), Scope = ClusterResourceScope>>(&self) -> Api<K> {
         Api::all(self.reads.clone())
     }
 
     /// Reads objects of one namespace.
-    pub fn read_in<K>(&self, namespace: &str) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope>,
-        K::DynamicType: Default,
-    {
+    pub fn read_in<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.reads.clone(), namespace)
     }
 
@@ -185,20 +177,12 @@ impl Calls {
     }
 
     /// Writes cluster-scoped objects.
-    pub fn act<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = ClusterResourceScope>,
-        K::DynamicType: Default,
-    {
+    pub fn act<K: Resource<DynamicType = (), Scope = ClusterResourceScope>>(&self) -> Api<K> {
         Api::all(self.acts.clone())
     }
 
     /// Writes objects of one namespace.
-    pub fn act_in<K>(&self, namespace: &str) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope>,
-        K::DynamicType: Default,
-    {
+    pub fn act_in<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.acts.clone(), namespace)
     }
 }

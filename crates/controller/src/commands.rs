@@ -19,11 +19,9 @@ use nrh_core::command::ActionCommand;
 /// The `NodeCommand` of one Node, and the clients to write it.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
-    /// The clients for the API server.
     pub calls: &'a Calls,
     /// The cache that receives the answers.
     pub cache: &'a Cache,
-    /// The Node's name.
     pub node: &'a str,
     /// The Node's uid. Exactly that Node owns the object, which is deleted with it.
     pub uid: &'a str,
@@ -40,9 +38,6 @@ pub struct Ask {
 
 impl Command<'_> {
     /// Writes a command to the object as it was just read. Any change since then is a conflict.
-    ///
-    /// # Errors
-    /// The API server refuses the call, or does not answer.
     pub async fn give_command(&self, found: Option<&NodeCommand>, command: &ActionCommand) -> Result<(), CallError> {
         let current = found.and_then(|command| command.spec.command.as_ref());
         let change = json!({"command": replacement(&json!(current), json!(command))});
@@ -52,9 +47,6 @@ impl Command<'_> {
     }
 
     /// Requests a fresh check from the probe: by a number that is higher than the one before, by a person's request, or by both.
-    ///
-    /// # Errors
-    /// The API server refuses the call, or does not answer.
     pub async fn ask_check(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
         let Ask { number, check } = ask.clone();
         let spec = NodeCommandSpec { command: None, check_sequence: number, check_requested: check };
@@ -102,9 +94,6 @@ impl Command<'_> {
 }
 
 /// Withdraws the command from the object as it was just read. Any change since then is a conflict.
-///
-/// # Errors
-/// The API server refuses the call, or does not answer.
 pub async fn withdraw_command(calls: &Calls, cache: &Cache, found: &NodeCommand) -> Result<(), CallError> {
     let metadata = json!({"uid": found.uid(), "resourceVersion": found.resource_version()});
     let change = json!({"metadata": metadata, "spec": {"command": null}});

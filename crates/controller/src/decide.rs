@@ -12,7 +12,7 @@ use super::ledger::LedgerStore;
 use super::shipped_policy;
 use super::status::StatusViews;
 use nrh_core::engine::plan;
-use nrh_core::plan::{Effect, Plan};
+use nrh_core::plan::Effect;
 
 /// Changes within this time share one decision, such as the several objects of one update. It is small compared with any call
 /// that follows.
@@ -144,13 +144,13 @@ impl Planner {
         self.applier.refresh(&mut state, began);
         state.snapshot.epoch = epoch;
         state.snapshot.ceiling = self.ceiling;
-        let mut decided: Plan = plan(&state.snapshot, &self.applier.settings);
+        let mut decided = plan(&state.snapshot, &self.applier.settings);
         self.took = began.elapsed();
         self.applier.metrics.decided(&state, &decided, self.took.as_secs_f64());
         let next = decided.next.into_iter().chain(state.next_change(began)).min();
         drop(state);
         let effects = std::mem::take(&mut decided.effects);
-        self.status_view.send_replace(Arc::new(StatusViews::of(&mut decided)));
+        self.status_view.send_replace(Arc::new(StatusViews::of(decided)));
         // A next check after zero time would be a busy loop.
         (effects, next.map(|next| next.max(Duration::from_millis(10))))
     }

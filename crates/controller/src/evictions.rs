@@ -1,27 +1,13 @@
 //! Checks whether the controller may evict pods. Drains need that right, and the default installation does not give it. While it
 //! is unknown, a drain is blocked.
 
-use std::time::Duration;
-
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use tokio::time::Instant;
 
 use super::calls::{CallError, Calls};
 use super::handles::Handles;
-use super::permissions::is_allowed;
+use super::permissions::{POLL_INTERVAL, again, is_allowed};
 use nrh_core::snapshot::TriState;
-
-/// How often the controller checks whether a question is due.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
-
-/// Time until the next check, by the last result.
-const fn again(known: TriState) -> Duration {
-    match known {
-        TriState::True => Duration::from_mins(5),
-        TriState::False => Duration::from_secs(30),
-        TriState::Unknown => Duration::from_secs(15),
-    }
-}
 
 /// Checks repeatedly while a policy drains nodes, for as long as the process runs. Without an answer the last result remains.
 pub async fn run(Handles { calls, cache, .. }: Handles) {

@@ -27,17 +27,16 @@ const SERVICE_ACCOUNT: &str = "nrh-act";
 struct Mount {
     name: &'static str,
     path: &'static str,
-    kind: &'static str,
     read_only: bool,
 }
 
 /// The only paths of the node that the executor uses. Processes need no mount, because the host PID namespace gives /proc.
 const MOUNTS: [Mount; 2] = [
     // The claims. They are created exclusively, so that an operation happens only once.
-    Mount { name: "state", path: "/run/nrh", kind: "DirectoryOrCreate", read_only: false },
+    Mount { name: "state", path: "/run/nrh", read_only: false },
     // containerd's socket, to check again and to remove exactly one container. Nodes with another runtime may not have the
     // folder. The executor reaches what those nodes need below the root of process 1.
-    Mount { name: "runtime", path: "/run/containerd", kind: "DirectoryOrCreate", read_only: true },
+    Mount { name: "runtime", path: "/run/containerd", read_only: true },
 ];
 
 /// For signals to host processes, and for their executables, wait channels and open files. Root owns the files that are read on
@@ -100,10 +99,19 @@ fn pod(command: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Erro
 }
 
 fn volume(mount: &Mount) -> Volume {
-    Volume {
+    let (path, kind) = (mount.path.to_owned(), "DirectoryOrCreate".to_owned());
+    let host_path = Some(HostPathVolumeSource { path, type_: Some(kind) });
+    Volume { name: mount.name.to_owned(), host_path, ..Volume::default() }
+}
+
+fn volume_mount(mount: &Mount) -> VolumeMount {
+    VolumeMount {
         name: mount.name.to_owned(),
-        host_path: Some(HostPathVolumeSource { path: mount.path.to_owned(), type_: Some(mount.kind.to_owned()) }),
-        ..Volume::default()
+        mount_path: mount.path.to_owned(),
+        read_only: mount.read_only.then_some(true),
+        // The Job must not keep mounted what the runtime unmounts.
+        mount_propagation: mount.read_only.then(|| "HostToContainer".to_owned()),
+        ..VolumeMount::default()
     }
 }
 
@@ -121,19 +129,7 @@ fn container(command: &ActionCommand, image: &str) -> Result<Container, serde_js
             EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(node_name) },
             EnvVar { name: "NRH_COMMAND".to_owned(), value: Some(serde_json::to_string(command)?), value_from: None },
         ]),
-        volume_mounts: Some(
-            MOUNTS
-                .iter()
-                .map(|mount| VolumeMount {
-                    name: mount.name.to_owned(),
-                    mount_path: mount.path.to_owned(),
-                    read_only: mount.read_only.then_some(true),
-                    // The Job must not keep mounted what the runtime unmounts.
-                    mount_propagation: mount.read_only.then(|| "HostToContainer".to_owned()),
-                    ..VolumeMount::default()
-                })
-                .collect(),
-        ),
+        volume_mounts: Some(MOUNTS.iter().map(volume_mount).collect()),
         resources: Some(resources()),
         security_context: Some(security()),
         termination_message_policy: Some("File".to_owned()),

@@ -36,7 +36,7 @@ pub struct LedgerStore {
     version: Option<String>,
     /// Whether it was read since it was last uncertain.
     known: bool,
-    /// Whether it was written since it was last uncertain.
+    /// Whether it was written since it was last uncertain. Then it is known, too.
     ours: bool,
 }
 
@@ -48,7 +48,7 @@ impl LedgerStore {
 
     /// Whether it was written since it was last read. Then no earlier write can change it any more.
     pub const fn is_ours(&self) -> bool {
-        self.known && self.ours
+        self.ours
     }
 
     /// The version that was written since the last read. Slots are spent from it.
@@ -68,7 +68,7 @@ impl LedgerStore {
 
     /// Reads the ledger. `None` = missing or unreadable, so nothing new may start until the plan has rebuilt it.
     pub async fn load(&mut self, calls: &Calls) -> Result<Option<Ledger>, CallError> {
-        (self.known, self.ours) = (false, false);
+        self.mark_uncertain();
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
         let map = bounded_opt(|| format!("reading {SYSTEM_NAMESPACE}/{LEDGER_NAME}"), api.get(LEDGER_NAME)).await?;
         self.known = true;
@@ -87,7 +87,7 @@ impl LedgerStore {
     pub async fn store(&mut self, calls: &Calls, ledger: &Ledger, term: u64) -> Result<(), StoreError> {
         let text = serde_json::to_string(ledger)?;
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
-        (self.known, self.ours) = (false, false);
+        self.mark_uncertain();
         let over = self.version.as_deref().unwrap_or("none");
         let data = BTreeMap::from([(KEY, text), (WRITTEN, format!("in term {term}, over version {over}"))]);
         let what = || format!("storing {SYSTEM_NAMESPACE}/{LEDGER_NAME}");

@@ -176,14 +176,8 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
     else {
         return Vec::new();
     };
-    let faults: Vec<&Fault> = state
-        .snapshot
-        .reports
-        .get(node)
-        .into_iter()
-        .flat_map(|report| &report.faults)
-        .map(|seen| &seen.fault)
-        .collect();
+    let seen = state.snapshot.reports.get(node).into_iter().flat_map(|report| &report.faults);
+    let faults: Vec<&Fault> = seen.map(|seen| &seen.fault).collect();
     let one = |kind: &NodeCondition| {
         let text = &current.conditions.get(kind.of())?.text;
         Some(mirrored(*kind, text.status, &text.reason, &text.message, &faults))

@@ -1,9 +1,24 @@
 //! What the controller may do.
 
+use std::time::Duration;
+
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 
 use super::calls::{CallError, Calls, bounded};
+use nrh_core::snapshot::TriState;
+
+/// How often the controller checks whether a question is due.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time until a right is asked for again, by the last answer.
+pub const fn again(known: TriState) -> Duration {
+    match known {
+        TriState::True => Duration::from_mins(5),
+        TriState::False => Duration::from_secs(30),
+        TriState::Unknown => Duration::from_secs(15),
+    }
+}
 
 /// Asks the API server whether the controller may do this.
 pub async fn is_allowed(calls: &Calls, attributes: ResourceAttributes) -> Result<bool, CallError> {

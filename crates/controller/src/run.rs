@@ -174,10 +174,14 @@ impl Controller {
         let writer = StatusWriter::new(handles.clone(), events, seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
         let mut sender = std::pin::pin!(sender.run(calls.raw_acts(), identity));
-        let part = |part| Some(Err(Ended::Part(part)));
-        let mut ended = tokio::select! {
-            lost = &mut election => Some(lost.map_err(Ended::from)),
-            () = decider.run(end) => None,
+        let part = |part| Err(Ended::Part(part));
+        let ended = tokio::select! {
+            lost = &mut election => lost.map_err(Ended::from),
+            () = decider.run(end) => {
+                // The planner has finished its pass, so the lease may be released now.
+                elected.cancel();
+                election.await.map_err(Ended::from)
+            }
             () = mirror.run() => part("the mirror of conditions"),
             () = writer.run() => part("the writer of statuses"),
             () = watches::run(calls.watches(), cache) => part("a watch"),
@@ -188,13 +192,8 @@ impl Controller {
             () = suspects::run(handles) => part("the reader of suspects' pods"),
             () = &mut sender => return Err(Ended::Part("the sender of events")),
         };
-        if ended.is_none() {
-            // The planner has finished its pass, so the lease may be released now.
-            elected.cancel();
-            ended = Some(election.await.map_err(Ended::from));
-        }
         // A `Notify` is recorded as done once its Event is in the queue. The queue ends with those who put Events into it.
         let _ = timeout(DEADLINE, sender).await;
-        ended.unwrap_or(Ok(()))
+        ended
     }
 }

@@ -31,24 +31,18 @@ pub struct StatusViews {
 
 impl StatusViews {
     /// The views of a plan.
-    pub fn of(plan: &mut Plan) -> Self {
-        let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for blocked in &plan.blocked {
-            let of_node = lines.entry(blocked.node.as_str()).or_default();
+    pub fn of(Plan { blocked, nodes, policies, .. }: Plan) -> Self {
+        let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for blocked in blocked {
+            let of_node = lines.entry(blocked.node).or_default();
             if of_node.len() < MAX_BLOCKED {
                 of_node.push(bounded(&format!("{:?}: {}", blocked.reason, blocked.message), 512));
             }
         }
-        let nodes = std::mem::take(&mut plan.nodes);
-        Self {
-            nodes: nodes
-                .into_iter()
-                .map(|(node, status_view)| {
-                    let blocked = lines.remove(node.as_str()).unwrap_or_default();
-                    (node, (status_view, blocked))
-                })
-                .collect(),
-            policies: std::mem::take(&mut plan.policies),
-        }
+        let with_lines = |(node, status_view): (String, _)| {
+            let blocked = lines.remove(&node).unwrap_or_default();
+            (node, (status_view, blocked))
+        };
+        Self { nodes: nodes.into_iter().map(with_lines).collect(), policies }
     }
 }

@@ -37,24 +37,16 @@ pub use traits::{Purpose, RunsOn, Traits};
 use params::Properties;
 
 macro_rules! actions {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// The kinds of step, as they stand in policies and records.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-        pub enum ActionType {
-            $($(#[doc = $doc])+ $name,)+
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        crate::named! {
+            /// The kinds of step, as they stand in policies and records.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+            pub enum ActionType {
+                $($(#[$doc])+ $name,)+
+            }
         }
 
         impl ActionType {
-            /// All of them.
-            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
-
-            /// The name as it stands in objects and metrics.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => stringify!($name),)+
-                }
-            }
-
             /// What is true of the action, whatever its parameters are.
             pub const fn traits(self) -> &'static Traits {
                 match self {
@@ -75,7 +67,7 @@ macro_rules! actions {
         #[serde(try_from = "params::Union", into = "params::Union")]
         #[schemars(with = "params::Union")]
         pub enum Action {
-            $($(#[doc = $doc])+ $name($name),)+
+            $($(#[$doc])+ $name($name),)+
         }
 
         impl Action {

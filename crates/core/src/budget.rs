@@ -1,6 +1,7 @@
 //! In-flight slots: which remediation holds one, which may take one. The ledger is authoritative across crashes and leaders. The
 //! virtual ledger lets a dry run decide as if it had acted.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::moment::since;
 use super::plan::PlanSettings;
 use super::policy::Mode;
 use super::remediation::{Remediation, not_ahead};
-use super::snapshot::{Ledger, Slot, UnreadableRemediation};
+use super::snapshot::{Ledger, Slot, Snapshot, UnreadableRemediation};
 
 /// The types of fault that a remediation deals with, including resolved ones: they may come back while it runs.
 pub type Kinds = BTreeSet<FaultType>;
@@ -34,31 +35,16 @@ pub struct Slots {
     not_enforced: Option<String>,
 }
 
-/// The limits for a new remediation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// `maxInFlight` of its policy, as a number.
-    pub in_flight: u32,
-    /// Whether it only simulates.
-    pub mode: Mode,
-}
-
 impl Slots {
     /// Reconciles the stored ledger with the remediations. An open remediation that has acted always has its slot. The slot of a
     /// remediation that is over is released. The slot of a remediation that nobody can see is kept for a while, because the cache
     /// may lag. The slot of a remediation that exists and cannot be read is kept, because it is unknown whether it is over.
     ///
     /// An open remediation that has not acted and has no slot was created late, after its slot had been released. It is
-    /// [unpaid](Self::unpaid). Without a ledger this is unknown, and the ledger is rebuilt with all of them.
-    pub fn reconcile(
-        stored: Option<&Ledger>,
-        remediations: &BTreeMap<String, Remediation>,
-        unreadable: &BTreeMap<String, UnreadableRemediation>,
-        ceiling: u32,
-        now: Timestamp,
-        settings: &PlanSettings,
-    ) -> Self {
-        let lag = settings.cache_lag;
+    /// [without a slot](Self::without_slot). Without a ledger this is unknown, and the ledger is rebuilt with all of them.
+    pub fn reconcile(snapshot: &Snapshot, settings: &PlanSettings) -> Self {
+        let Snapshot { remediations, unreadable, .. } = snapshot;
+        let (stored, now, lag) = (snapshot.ledger.as_ref(), snapshot.now, settings.cache_lag);
         let mut slots = BTreeMap::new();
         let (mut waiting, mut without_slot, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
         let mut resting = BTreeSet::new();
@@ -116,15 +102,9 @@ impl Slots {
             resting,
             waiting,
             without_slot,
-            ceiling,
-            not_enforced: None,
+            ceiling: snapshot.ceiling,
+            not_enforced: snapshot.admission_not_enforced.clone(),
         }
-    }
-
-    /// The same slots, but nothing may start for this reason.
-    #[must_use]
-    pub fn with_admission_not_enforced(self, not_enforced: Option<String>) -> Self {
-        Self { not_enforced, ..self }
     }
 
     /// Why nothing at all may start, if so.
@@ -242,8 +222,9 @@ impl Slots {
         self.taken.len() + if mode == Mode::DryRun { self.simulated.len() } else { 0 }
     }
 
-    /// Why no further remediation of this policy may start, if so.
-    pub fn refuse(&self, policy: &str, bounds: Bounds) -> Option<(BlockReason, String)> {
+    /// Why no further remediation of this policy may start, if so. `limit` is its `maxInFlight` as a number; `mode` says whether
+    /// the remediation only simulates.
+    pub fn refuse(&self, policy: &str, limit: u32, mode: Mode) -> Option<(BlockReason, String)> {
         if let Some(not_enforced) = &self.not_enforced {
             return Some((BlockReason::AdmissionNotEnforced, not_enforced.clone()));
         }
@@ -252,14 +233,14 @@ impl Slots {
                            rebuilt from the open remediations";
             return Some((BlockReason::LedgerUnavailable, message.to_owned()));
         }
-        let (used, limit) = (self.in_flight(policy, bounds.mode), bounds.in_flight);
+        let used = self.in_flight(policy, mode);
         if used >= limit {
             let message = format!(
                 "policy {policy} has {used} of {limit} remediations (maxInFlight): the next one waits until one ends"
             );
             return Some((BlockReason::MaxInFlightReached, message));
         }
-        let (all, ceiling) = (self.all(bounds.mode), self.ceiling);
+        let (all, ceiling) = (self.all(mode), self.ceiling);
         if all >= usize::try_from(ceiling).unwrap_or(usize::MAX) {
             let message = format!(
                 "{all} slot(s) are taken, the whole cluster has {ceiling}: the next starts when one is released"
@@ -270,7 +251,7 @@ impl Slots {
     }
 
     /// Takes a slot for a new remediation. Ask [`Self::refuse`] first. When a remediation could not be created after it had taken
-    /// a slot, it takes the slot again: the time for which it may be unseen counts from [about now](Self::held_since).
+    /// a slot, it takes the slot again: the time for which it may be unseen counts from [about now](Self::slot_taken_at).
     pub fn take(&mut self, remediation: &str, slot: Slot, mode: Mode) {
         match mode {
             Mode::Enforce => {
@@ -294,16 +275,12 @@ impl Slots {
         self.taken.get(remediation)
     }
 
-    /// Whether a remediation with this name holds a slot already.
-    pub fn has(&self, remediation: &str) -> bool {
-        self.slot(remediation).is_some()
-    }
-
-    /// The same slots without the one of the remediation with this name.
-    #[must_use]
-    pub fn without(&self, remediation: &str) -> Self {
-        let mut others = self.clone();
-        others.taken.remove(remediation);
+    /// The same slots without the one of the remediation with this name, if it holds one.
+    pub fn without(&self, remediation: &str) -> Cow<'_, Self> {
+        let mut others = Cow::Borrowed(self);
+        if self.slot(remediation).is_some() {
+            others.to_mut().taken.remove(remediation);
+        }
         others
     }
 
@@ -336,9 +313,10 @@ mod tests {
         BTreeMap::from([("w1-a".to_owned(), UnreadableRemediation { node, policy, is_open, ..Default::default() })])
     }
 
-    fn slots(ledger: Option<&Ledger>, unreadable: &BTreeMap<String, UnreadableRemediation>) -> Slots {
+    fn slots(ledger: Option<Ledger>, unreadable: BTreeMap<String, UnreadableRemediation>) -> Slots {
         let now = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
-        Slots::reconcile(ledger, &BTreeMap::new(), unreadable, 1, now, &PlanSettings::default())
+        let snapshot = Snapshot { now, ledger, unreadable, ceiling: 1, ..Snapshot::default() };
+        Slots::reconcile(&snapshot, &PlanSettings::default())
     }
 
     fn ledger() -> Ledger {
@@ -349,22 +327,21 @@ mod tests {
 
     #[test]
     fn the_slot_of_a_remediation_that_cannot_be_read_is_kept_for_as_long_as_that_is_there() {
-        let ledger = ledger();
-        let kept = slots(Some(&ledger), &unreadable(false));
+        let kept = slots(Some(ledger()), unreadable(false));
         assert_eq!((kept.to_store(true), kept.in_flight("p", Mode::Enforce)), (None, 1));
         assert_eq!(kept.next_release(Timestamp::UNIX_EPOCH, LAG), None, "time does not end it");
-        let bounds = Bounds { in_flight: 5, mode: Mode::Enforce };
-        assert_eq!(kept.refuse("p", bounds).map(|(reason, _)| reason), Some(BlockReason::ClusterLimit));
-        let gone = slots(Some(&ledger), &BTreeMap::new());
+        let refused = kept.refuse("p", 5, Mode::Enforce);
+        assert_eq!(refused.map(|(reason, _)| reason), Some(BlockReason::ClusterLimit));
+        let gone = slots(Some(ledger()), BTreeMap::new());
         assert_eq!(gone.to_store(true), Some(Ledger::default()));
     }
 
     #[test]
     fn a_lost_ledger_is_rebuilt_with_those_that_are_open_and_cannot_be_read() {
-        let rebuilt = slots(None, &unreadable(true)).to_store(true).unwrap();
+        let rebuilt = slots(None, unreadable(true)).to_store(true).unwrap();
         assert_eq!(rebuilt.slots.values().map(|slot| slot.node.as_str()).collect::<Vec<_>>(), ["w1"]);
-        assert_eq!(slots(None, &unreadable(false)).to_store(true), Some(Ledger::default()));
-        let known = slots(Some(&Ledger::default()), &unreadable(true));
+        assert_eq!(slots(None, unreadable(false)).to_store(true), Some(Ledger::default()));
+        let known = slots(Some(Ledger::default()), unreadable(true));
         assert_eq!(known.to_store(true), None, "none is taken for it from a ledger that is there");
     }
 }

@@ -166,6 +166,12 @@ mod tests {
         judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
     }
 
+    fn judge_one(condition: ConditionType, node: &mut Node, checks: &[u64]) -> (TriState, ConditionReason) {
+        let judged = judge(node, checks);
+        let (_, status, reason) = judged.into_iter().find(|(kind, ..)| *kind == condition).unwrap();
+        (status, reason)
+    }
+
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
@@ -203,19 +209,15 @@ mod tests {
         let took = Duration::from_millis(3);
         let gone = Reading::Done { value: TaskAnswer::NotFound, age: Duration::from_secs(1), took };
         node.tasks.insert("aaaa1".into(), gone);
-        let of = |node: &mut Node, checks: &[u64]| {
-            let judged = judge(node, checks);
-            judged.into_iter().find(|(kind, ..)| *kind == ConditionType::ContainersResponsive).unwrap()
-        };
-        let (_, status, reason) = of(&mut node, &[1000]);
-        assert_eq!((status, reason), (TriState::Unknown, ConditionReason::FaultWithPartialCoverage));
-        let (_, status, reason) = of(&mut node, &[1000, 1020, 1040, 1060]);
-        assert_eq!((status, reason), (TriState::False, ConditionReason::FaultWithPartialCoverage));
+        let of = |node: &mut Node, checks: &[u64]| judge_one(ConditionType::ContainersResponsive, node, checks);
+        assert_eq!(of(&mut node, &[1000]), (TriState::Unknown, ConditionReason::FaultWithPartialCoverage));
+        let confirmed = of(&mut node, &[1000, 1020, 1040, 1060]);
+        assert_eq!(confirmed, (TriState::False, ConditionReason::FaultWithPartialCoverage));
         for id in ["aaaa2", "bbbb1"] {
             node.tasks.insert(id.into(), done(TaskAnswer::Answered));
         }
-        let (_, status, reason) = of(&mut node, &[1000]);
-        assert_eq!((status, reason), (TriState::Unknown, ConditionReason::FaultSuspected), "all were looked at");
+        let complete = of(&mut node, &[1000]);
+        assert_eq!(complete, (TriState::Unknown, ConditionReason::FaultSuspected), "all were looked at");
     }
 
     /// The removal of orphans is also verified while no kubelet runs.
@@ -234,10 +236,7 @@ mod tests {
     fn a_left_over_is_not_gone_while_it_is_open_whether_the_kubelet_works() {
         use crate::observation::ContainerState;
         let mut node = Node::with(|node| node.orphan(ContainerState::Exited));
-        let of = |node: &mut Node, checks: &[u64]| {
-            let judged = judge(node, checks);
-            judged.into_iter().find(|(kind, ..)| *kind == ConditionType::SandboxesConsistent).unwrap().1
-        };
+        let of = |node: &mut Node, checks: &[u64]| judge_one(ConditionType::SandboxesConsistent, node, checks).0;
         assert_eq!(of(&mut node, &[1000]), TriState::True, "a live kubelet keeps it");
         let mut silent = node.clone();
         silent.kubelet().healthz = None;

@@ -14,13 +14,14 @@ pub(crate) mod stuck_cause;
 pub(crate) mod unreadable;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub(crate) use block::{Block, Requeue};
 pub(crate) use clear_check::ClearCheck;
 pub(crate) use node::{NodeContext, Nodes, ObservedFault, Probe};
 
 use super::plan::PlanSettings;
-use super::policy::Policy;
+use super::policy::{Policy, Step};
 use super::snapshot::Snapshot;
 
 /// The cluster as one pass sees it.
@@ -30,4 +31,12 @@ pub(crate) struct ClusterContext<'a> {
     pub settings: &'a PlanSettings,
     /// Valid policies by name.
     pub policies: &'a BTreeMap<&'a str, &'a Policy>,
+}
+
+impl ClusterContext<'_> {
+    /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
+    pub fn block_timeout(self, step: &Step) -> Duration {
+        let longest = step.action.traits().block_timeout.unwrap_or(Duration::MAX);
+        step.timeout.min(longest).max(self.settings.answer_within)
+    }
 }

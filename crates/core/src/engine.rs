@@ -2,7 +2,6 @@
 //! Equal input gives equal output, in any order.
 
 mod advance;
-mod ahead;
 mod approval;
 mod attempt;
 mod cause;
@@ -18,8 +17,6 @@ mod open;
 mod preflight;
 mod quarantine;
 mod readiness;
-mod recurrence;
-mod refused;
 mod retention;
 mod rounds;
 mod scope;

@@ -51,8 +51,7 @@ impl ExternalCondition {
         if !can_be_asked_for(kind) {
             return None;
         }
-        let status =
-            [TriState::True, TriState::False, TriState::Unknown].into_iter().find(|known| known.as_str() == status)?;
+        let status = TriState::ALL.into_iter().find(|known| known.as_str() == status)?;
         let (reason, message) = (bounded(reason, MAX_REASON), bounded(message, MAX_MESSAGE));
         Some(Self { kind: kind.to_owned(), status, reason, message })
     }
@@ -116,11 +115,6 @@ impl ConditionMatcher {
     /// Whether the condition is as asked for.
     pub fn is_met_by(&self, condition: &ExternalCondition) -> bool {
         self.matches(&condition.kind, condition.status, &condition.reason)
-    }
-
-    /// Whether one of a Node's conditions is as asked for.
-    pub fn is_met_among(&self, conditions: &[ExternalCondition]) -> bool {
-        matches!(state_of(conditions, &self.kind), ConditionState::As(one) if self.is_met_by(one))
     }
 
     /// Whether a fault is about such a condition.

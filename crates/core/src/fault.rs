@@ -223,4 +223,17 @@ impl Fault {
     pub fn by_urgency(a: &Self, b: &Self) -> std::cmp::Ordering {
         b.severity.cmp(&a.severity).then(a.kind.cmp(&b.kind)).then_with(|| a.id.cmp(&b.id))
     }
+
+    /// The fault that explains another one: the lowest rank, then the most urgent. A fault without a rank explains nothing.
+    pub(crate) fn likely_cause<'a>(faults: &[&'a Self], rank: impl Fn(&Self) -> Option<u8>) -> Option<&'a Self> {
+        let ranked = faults.iter().filter_map(|fault| Some((rank(fault)?, *fault)));
+        ranked.min_by(|a, b| a.0.cmp(&b.0).then_with(|| Self::by_urgency(a.1, b.1))).map(|(_, fault)| fault)
+    }
+
+    /// The end of a sentence about a fault with this cause, which `word` introduces.
+    pub(crate) fn because(cause: Option<&Self>, word: &str) -> String {
+        let Some(cause) = cause else { return "; the probe names no cause on the node".to_owned() };
+        let sure = if cause.state == FaultState::Suspected { " (suspected)" } else { "" };
+        format!("; {word}: {}: {}{sure}", cause.kind, cause.subject)
+    }
 }

@@ -10,7 +10,7 @@
 pub use complaint::{Complaint, complaint};
 
 use super::external_condition::ExternalCondition;
-use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Subject, SubjectKind};
+use super::fault::{Fault, FaultType, MAX_LINE, Subject, SubjectKind};
 use super::faults::kubelet_start_blocked;
 use super::snapshot::{KubeletView, NodeView};
 use super::text::bounded;
@@ -20,6 +20,9 @@ pub mod complaint;
 
 /// Times of conditions are whole seconds, and the start of a process is calculated back from its age.
 const SLACK: i64 = 3;
+
+/// How a message introduces the fault on the node that explains the state of the kubelet.
+const LIKELY: &str = "likely cause";
 
 /// The conditions by which a kubelet says that its node is short of a resource.
 const PRESSURE: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -69,14 +72,14 @@ pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults:
         ),
         Unfinished::Says => ("says that its start is not complete", "Ready is False: KubeletNotReady"),
     };
-    let cause = cause(faults, |kind| match kind {
+    let cause = Fault::likely_cause(faults, |fault| match fault.kind {
         FaultType::HungContainer => Some(0),
         FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => Some(1),
         FaultType::RuntimeUnreachable => Some(2),
         FaultType::LeakedShim => Some(3),
         _ => None,
     });
-    let message = format!("the kubelet that began at {began} {shows}{}", because(cause));
+    let message = format!("the kubelet that began at {began} {shows}{}", Fault::because(cause, LIKELY));
     let mut evidence = vec![ready.to_owned()];
     evidence.extend(view.status_at.map(|at| format!("the node's status was last written at {at}")));
     evidence.extend(cause.map(|cause| cause.message.clone()));
@@ -102,7 +105,7 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
     if !says_pleg_stalled(view) {
         return None;
     }
-    let cause = cause(faults, |kind| match kind {
+    let cause = Fault::likely_cause(faults, |fault| match fault.kind {
         kind if kind.spec().runtime_unresponsive => Some(0),
         FaultType::HungContainer => Some(1),
         FaultType::NetworkPluginHung => Some(2),
@@ -111,7 +114,7 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
     let message = format!(
         "the kubelet has not been able to relist its pods for minutes (PLEG is not healthy): the runtime's lists hang, \
          or it waits for single objects one after another{}",
-        because(cause)
+        Fault::because(cause, LIKELY)
     );
     let mut evidence = vec!["Ready is False: KubeletNotReady".to_owned()];
     if let Some(settings) = kubelet.and_then(|kubelet| kubelet.settings) {
@@ -129,18 +132,6 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
         first_seen: view.ready_since.unwrap_or_default(),
         ..fault(FaultType::PlegStalled, node, &message, &evidence)
     })
-}
-
-/// The fault on the node that explains the state of the kubelet: the lowest rank, then the most urgent.
-fn cause<'a>(faults: &[&'a Fault], rank: fn(FaultType) -> Option<u8>) -> Option<&'a Fault> {
-    let ranked = faults.iter().filter_map(|fault| Some((rank(fault.kind)?, *fault)));
-    ranked.min_by(|a, b| a.0.cmp(&b.0).then_with(|| Fault::by_urgency(a.1, b.1))).map(|(_, fault)| fault)
-}
-
-fn because(cause: Option<&Fault>) -> String {
-    let Some(cause) = cause else { return "; the probe names no cause on the node".to_owned() };
-    let sure = if cause.state == FaultState::Suspected { " (suspected)" } else { "" };
-    format!("; likely cause: {}: {}{sure}", cause.kind, cause.subject)
 }
 
 fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fault {

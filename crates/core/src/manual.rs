@@ -13,8 +13,8 @@ use jiff::Timestamp;
 
 use super::fault::Fault;
 use super::matching::MatchContext;
-use super::policy::{ActionType, Mode, Policy, Rule, RuleMatch, Step};
-use super::remediation::{Cancel, Cleanup, ManualRequest, Phase, Remediation};
+use super::policy::{ActionType, Mode, Policy, Rule, Step};
+use super::remediation::{Cancel, ManualRequest, Phase, Remediation};
 use super::text::bounded;
 
 /// Longest name that a person may give the object. The names of its operations derive from it, and are labels.
@@ -62,16 +62,10 @@ impl OpenManualRequest {
             policy: self.policy.clone(),
             mode: self.mode,
             deleting: self.deleting,
-            approval: None,
             cancel: self.cancel.clone(),
             manual: Some(self.manual.clone()),
-            phase: Phase::Pending,
-            message: String::new(),
             started_at: now,
-            finished_at: None,
-            faults: Vec::new(),
-            steps: Vec::new(),
-            cleanup: Cleanup::default(),
+            ..Remediation::default()
         }
     }
 
@@ -125,27 +119,21 @@ pub fn choices<'p>(
     let mut policies: Vec<&Policy> = policies.iter().filter(|policy| policy.selector.matches(labels)).collect();
     policies.sort_by(|a, b| a.order(b));
     let acts = |policy: &&Policy| policy.mode == Mode::Enforce && !policy.suspend;
-    let of_policy = |policy: &'p Policy| {
-        let rule = match policy.rule_for(fault, around) {
-            RuleMatch::Rule(rule) | RuleMatch::Perhaps(rule, _) => Some(rule),
-            RuleMatch::Nothing => None,
-        };
-        // Only the first step of each action: the others follow it.
-        let is_first = |rule: &'p Rule, step_index: usize, step: &'p Step| {
-            steps(rule, Some(step.action.kind())).next().is_some_and(|(first, _)| first == step_index)
-        };
-        // Others are never started by themselves, or not for this fault.
-        let is_possible = |step: &Step| {
+    let mut choices = Vec::new();
+    for policy in policies.into_iter().filter(acts) {
+        let Some((rule, _)) = policy.rule_for(fault, around) else { continue };
+        for (step_index, step) in steps(rule, action) {
+            // Others are never started by themselves, or not for this fault.
             let traits = step.action.traits();
-            !traits.under_cordon && (traits.addresses)(fault.kind).is_ok()
-        };
-        rule.into_iter().flat_map(move |rule| {
-            let all = steps(rule, action).filter(move |(_, step)| is_possible(step));
-            let all = all.filter(move |(step_index, step)| is_first(rule, *step_index, step));
-            all.map(move |(step_index, step)| Choice { policy, rule, step_index, step })
-        })
-    };
-    policies.into_iter().filter(acts).flat_map(of_policy).collect()
+            let is_possible = !traits.under_cordon && (traits.addresses)(fault.kind).is_ok();
+            // Only the first step of each action: the others follow it.
+            let is_first = steps(rule, Some(step.action.kind())).next().is_some_and(|(first, _)| first == step_index);
+            if is_possible && is_first {
+                choices.push(Choice { policy, rule, step_index, step });
+            }
+        }
+    }
+    choices
 }
 
 /// The steps of a rule that a person can request, each with its index: of one action, or of all.

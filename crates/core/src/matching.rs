@@ -332,20 +332,7 @@ impl Requirement {
             Self::DoesNotExist(_) => value.is_none(),
         }
     }
-}
 
-/// The nodes that a policy selects. No requirement = all nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector(pub Vec<Requirement>);
-
-impl Selector {
-    /// Whether a node with these labels is selected.
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.0.iter().all(|requirement| requirement.is_met(labels.get(requirement.key()).map(String::as_str)))
-    }
-}
-
-impl Requirement {
     /// The label that it is about.
     pub fn key(&self) -> &str {
         match self {
@@ -369,6 +356,17 @@ impl Requirement {
                 Match::Unknown(MissingFact { field: "podSelector", what, passes: true })
             }
         }
+    }
+}
+
+/// The nodes that a policy selects. No requirement = all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector(pub Vec<Requirement>);
+
+impl Selector {
+    /// Whether a node with these labels is selected.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|requirement| requirement.is_met(labels.get(requirement.key()).map(String::as_str)))
     }
 }
 

@@ -113,27 +113,22 @@ pub struct Mirrored {
 /// restart does no harm.
 pub fn mirrored(kind: NodeCondition, status: TriState, reason: &str, message: &str, faults: &[&Fault]) -> Mirrored {
     let suspected = status == TriState::Unknown && reason == ConditionReason::FaultSuspected.as_str();
-    match status {
+    let (status, reason, message) = match status {
         TriState::False => {
             let ours = faults
                 .iter()
                 .find(|fault| fault.state == FaultState::Confirmed && NodeCondition::showing(fault.kind) == Some(kind));
             let reason = ours.map_or(ConditionReason::FaultConfirmed.as_str(), |fault| fault.kind.as_str());
-            Mirrored { kind, status: TriState::True, reason, message: message.to_owned() }
+            (TriState::True, reason, message.to_owned())
         }
-        TriState::Unknown if !suspected || kind == NodeCondition::RestartUnsafe => Mirrored {
-            kind,
-            status: TriState::Unknown,
-            reason: ConditionReason::CheckFailed.as_str(),
-            message: format!("{reason}: {message}"),
-        },
-        TriState::True | TriState::Unknown => Mirrored {
-            kind,
-            status: TriState::False,
-            reason: "NoFaultConfirmed",
-            message: "no such fault is confirmed".to_owned(),
-        },
-    }
+        TriState::Unknown if !suspected || kind == NodeCondition::RestartUnsafe => {
+            (TriState::Unknown, ConditionReason::CheckFailed.as_str(), format!("{reason}: {message}"))
+        }
+        TriState::True | TriState::Unknown => {
+            (TriState::False, "NoFaultConfirmed", "no such fault is confirmed".to_owned())
+        }
+    };
+    Mirrored { kind, status, reason, message }
 }
 
 #[cfg(test)]

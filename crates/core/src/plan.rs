@@ -168,13 +168,10 @@ pub struct Plan {
     pub next: Option<Duration>,
 }
 
-/// Evidence must not be older than this, both at the decision and once more right before the action.
-pub const EVIDENCE_MAX_AGE: Duration = Duration::from_secs(45);
-
 /// Limits of the engine that no policy changes.
 #[derive(Clone, Debug)]
 pub struct PlanSettings {
-    /// Evidence must not be older than this for an action.
+    /// Evidence must not be older than this, both at the decision and once more right before the action.
     pub evidence_max_age: Duration,
     /// How long a fault is not tried again after its remediation failed.
     pub failed_memory: Duration,
@@ -218,7 +215,7 @@ impl PlanSettings {
 impl Default for PlanSettings {
     fn default() -> Self {
         Self {
-            evidence_max_age: EVIDENCE_MAX_AGE,
+            evidence_max_age: Duration::from_secs(45),
             failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),
             agent_start: Duration::from_secs(75),

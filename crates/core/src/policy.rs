@@ -181,24 +181,6 @@ impl Rule {
     }
 }
 
-/// The rule of a policy that applies to a fault.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RuleMatch<'p> {
-    /// This rule, the first that matches.
-    Rule(&'p Rule),
-    /// Perhaps this rule: something is unknown. Until it is known, no later rule applies.
-    Perhaps(&'p Rule, MissingFact),
-    /// None.
-    Nothing,
-}
-
-impl RuleMatch<'_> {
-    /// Whether a rule applies, or may apply.
-    pub const fn is_some(&self) -> bool {
-        !matches!(self, Self::Nothing)
-    }
-}
-
 /// A validated policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -232,13 +214,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The first of its rules that applies to this fault.
-    pub fn rule_for(&self, fault: &Fault, around: &MatchContext<'_>) -> RuleMatch<'_> {
-        let first = self.perhaps_for(fault, around).next();
-        first.map_or(RuleMatch::Nothing, |(rule, lack)| match lack {
-            None => RuleMatch::Rule(rule),
-            Some(lack) => RuleMatch::Perhaps(rule, lack),
-        })
+    /// The first of its rules that applies to this fault, or may apply, with what is unknown. Until that is known, no later rule
+    /// applies.
+    pub fn rule_for(&self, fault: &Fault, around: &MatchContext<'_>) -> Option<(&Rule, Option<MissingFact>)> {
+        self.perhaps_for(fault, around).next()
     }
 
     /// The rules that may apply to this fault, each with what is unknown, up to the first that certainly applies.

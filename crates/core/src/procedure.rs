@@ -29,12 +29,11 @@ use super::fault::Fault;
 use super::faults::Helps;
 use super::plan::{Effect, Operation};
 use super::policy::{Policy, Rule, Step};
-use super::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
+use super::remediation::{Marker, Remediation, StepRecord, StepState};
 
 /// A step that may start for a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepContext<'x> {
-    pub cluster: ClusterContext<'x>,
     pub node: &'x NodeContext<'x>,
     pub rule: &'x Rule,
     pub step: &'x Step,
@@ -43,7 +42,6 @@ pub(crate) struct StepContext<'x> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptContext<'x> {
-    pub cluster: ClusterContext<'x>,
     pub node: &'x NodeContext<'x>,
     pub policy: &'x Policy,
     pub remediation: &'x Remediation,
@@ -133,9 +131,9 @@ pub(crate) trait Procedure {
         Ok(())
     }
 
-    /// Whether the action was not tried in this remediation yet, where it is tried only once.
-    fn require_untried(&self, _step: &Step, _remediation: &Remediation) -> Result<(), &'static str> {
-        Ok(())
+    /// Whether the action was not tried in this remediation yet, where it is tried only once, as every reboot is.
+    fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
+        if step.action.ends_boot() { boot::require_untried(step, remediation) } else { Ok(()) }
     }
 
     /// Whether the remediation has done it already, and does not do it again.
@@ -144,19 +142,19 @@ pub(crate) trait Procedure {
     }
 
     /// Whether the cluster has what the action needs. Where it is known to lack that, the other steps are taken.
-    fn require_available(&self, _cluster: ClusterContext<'_>, _node: &NodeContext<'_>) -> Result<(), Block> {
+    fn require_available(&self, _node: &NodeContext<'_>) -> Result<(), Block> {
         Ok(())
     }
 
     /// Why the action has no place in this remediation, so that the next step follows.
-    fn skip_reason(&self, _cluster: ClusterContext<'_>, _node: &NodeContext<'_>, _: &Remediation) -> Option<String> {
+    fn skip_reason(&self, _node: &NodeContext<'_>, _: &Remediation) -> Option<String> {
         None
     }
 
-    /// Whether the step may start now, and who executes it.
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        node_command::require_named_target(cx.node, &cx.seen.fault)?;
-        Ok(executors::choose(cx.node).0)
+    /// Whether the step may start now.
+    fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
+        let is_done_on_node = cx.step.action.kind().is_done_on_node();
+        if is_done_on_node { node_command::require_named_target(cx.node, &cx.seen.fault) } else { Ok(()) }
     }
 
     /// Whether the remediation has prepared the node for the action.
@@ -179,8 +177,12 @@ pub(crate) trait Procedure {
         Some(node_command::send(cx.record, node_command::command(cx, fault)))
     }
 
-    /// Records proof of a start or an end that needs no answer of the node.
-    fn observe(&self, _cluster: ClusterContext<'_>, _node: &NodeContext<'_>, _record: &mut StepRecord) {}
+    /// Records proof of a start or an end that needs no answer of the node, as another boot id proves a reboot.
+    fn observe(&self, node: &NodeContext<'_>, record: &mut StepRecord) {
+        if record.action.ends_boot() {
+            boot::observe(node, record);
+        }
+    }
 
     /// The step of the policy that a started attempt belongs to.
     fn named_step<'p>(&self, policy: &'p Policy, remediation: &Remediation, record: &StepRecord) -> Option<&'p Step> {
@@ -198,13 +200,13 @@ pub(crate) trait Procedure {
     }
 
     /// Whether another round may start, where the action takes several.
-    fn admit_round(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, _: &Remediation) -> Result<(), Block> {
+    fn admit_round(&self, _: &NodeContext<'_>, _: &Remediation) -> Result<(), Block> {
         Ok(())
     }
 
     /// How its success is verified.
     fn verification(&self, cx: &AttemptContext<'_>) -> Verification {
-        Verification::of(cx, cx.cluster.settings.answer_within)
+        Verification::of(cx, cx.node.cluster.settings.answer_within)
     }
 
     /// What happens when its time is over: `timeout` is that time, and `why` what was found.

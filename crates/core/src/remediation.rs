@@ -99,7 +99,7 @@ pub const MAX_REMEDIATION_FAULTS: usize = 16;
 pub const MAX_STEPS: usize = 64;
 
 /// The remediation of one node: spec and status of a `NodeRemediation`, as the engine reads and writes it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remediation {
     /// Name of the object.
     pub name: String,

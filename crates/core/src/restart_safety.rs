@@ -281,13 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaked_shim_forbids_only_the_runtime() {
-        let safety = beside(crate::examples::fault(FaultType::LeakedShim));
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::False));
-    }
-
-    #[test]
-    fn what_the_node_lacks_forbids_what_would_not_come_up() {
+    fn a_fault_forbids_a_restart_of_what_would_not_come_up() {
         use FaultType as F;
         let node = Some(SubjectKind::Host);
         for (kind, severity, subject, kubelet, runtime) in [
@@ -298,6 +292,9 @@ mod tests {
             (F::UninterruptibleProcess, Severity::Medium, Some(SubjectKind::Kubelet), false, false),
             (F::FrozenCgroup, Severity::Medium, None, true, false),
             (F::FdExhaustion, Severity::High, node, false, false),
+            (F::LeakedShim, Severity::Medium, None, true, false),
+            // A kubelet that works removes it.
+            (F::OrphanContainer, Severity::Medium, None, true, true),
             // A restart frees the open files that a daemon leaks.
             (F::FdExhaustion, Severity::High, None, true, true),
             (F::ExitedContainerBacklog, Severity::Medium, None, true, true),
@@ -335,12 +332,6 @@ mod tests {
         let message = safety.message();
         assert!(message.contains("the kubelet is down; a restart of it would be blocked by "), "{message}");
         assert!(message.contains("(OrphanContainer)"), "{message}");
-    }
-
-    #[test]
-    fn an_orphan_beside_a_kubelet_that_works_forbids_nothing() {
-        let fault = Fault { severity: Severity::Medium, ..crate::examples::fault(FaultType::OrphanContainer) };
-        assert_eq!(beside(fault).both(), TriState::True);
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault]) -> Ve
 /// The fault on the node that explains the pod: first a fault of one of its own containers, then a hung plugin for a pod that
 /// waits for its network, then the runtime itself.
 fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
-    let rank = |fault: &Fault| {
+    Fault::likely_cause(faults, |fault| {
         let own = fault.is_about_pod(&pod.pod.uid);
         match fault.kind {
             FaultType::HungContainer | FaultType::NetworkPluginHung | FaultType::RuntimeClientHung if own => Some(0),
@@ -121,12 +121,7 @@ fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
             kind if kind.spec().runtime_unresponsive || kind == FaultType::KubeletDown => Some(3),
             _ => None,
         }
-    };
-    faults
-        .iter()
-        .filter_map(|fault| Some((rank(fault)?, *fault)))
-        .min_by(|a, b| a.0.cmp(&b.0).then_with(|| Fault::by_urgency(a.1, b.1)))
-        .map(|(_, fault)| fault)
+    })
 }
 
 fn fault(
@@ -144,13 +139,7 @@ fn fault(
     };
     let is_fresh = pod.read <= FRESH;
     let until = if is_fresh { "" } else { ", by its last read; it could not be read since" };
-    let because = match cause {
-        Some(cause) => {
-            let sure = if cause.state == FaultState::Suspected { " (suspected)" } else { "" };
-            format!("; cause on the node: {}: {}{sure}", cause.kind, cause.subject)
-        }
-        None => "; the probe names no cause on the node".to_owned(),
-    };
+    let because = Fault::because(cause, "cause on the node");
     let mut subject = Subject::of(SubjectKind::Pod);
     subject.name = Some(daemon_set.to_owned());
     subject.pod = Some(pod.pod.clone());
@@ -181,11 +170,11 @@ fn evidence(pod: &SuspectPod, cause: Option<&Fault>) -> Vec<String> {
             .push(format!("container {} waits: {}{back_off} {}", container.name, container.reason, container.restarts));
     }
     for container in pod.failed.iter().filter(|container| waits_longest(container)) {
+        let (name, waited, restarts) = (&container.name, container.waited.unwrap_or_default(), container.restarts);
         lines.push(format!(
-            "container {} ended, and the kubelet had waited {}s before it started it: it waits longest now, restart {}",
-            container.name,
-            container.waited.unwrap_or_default().as_secs(),
-            container.restarts
+            "container {name} ended, and the kubelet had waited {}s before it started it: it waits longest now, \
+             restart {restarts}",
+            waited.as_secs()
         ));
     }
     if let Some(cause) = cause {

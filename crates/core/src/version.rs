@@ -92,11 +92,7 @@ impl Bound {
     }
 
     fn padded(&self) -> [u64; 3] {
-        let mut all = [0; 3];
-        for (to, from) in all.iter_mut().zip(&self.numbers) {
-            *to = *from;
-        }
-        all
+        [0_usize, 1, 2].map(|place| self.numbers.get(place).copied().unwrap_or_default())
     }
 
     /// Compares only the given numbers: 1.7.24 equals 1.7.

@@ -210,12 +210,9 @@ pub fn shut(windows: &[Window], action: ActionType, now: Timestamp) -> Option<Sh
 
 /// Why no step other than a notification may start now, if so.
 pub fn all_shut(windows: &[Window], actions: &BTreeSet<ActionType>, now: Timestamp) -> Option<Shut> {
-    let mut worst: Option<Shut> = None;
-    for action in actions.iter().filter(|action| **action != ActionType::Notify) {
-        let shut = shut(windows, *action, now)?;
-        worst = worst.or(Some(shut));
-    }
-    worst
+    let acting = actions.iter().filter(|action| **action != ActionType::Notify);
+    let all: Vec<Shut> = acting.map(|action| shut(windows, *action, now)).collect::<Option<_>>()?;
+    all.into_iter().next()
 }
 
 #[cfg(test)]

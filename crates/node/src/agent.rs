@@ -216,7 +216,7 @@ impl Agent {
         }
         // The check itself may take longer than the time to live, where it waits for a list.
         let within = admission::ttl(command).max(longest);
-        admission::in_time(command, within, Timestamp::now(), &first_read, &self.now().map_err(no_state)?)?;
+        admission::in_time(command, within, &first_read, &self.now().map_err(no_state)?)?;
         if !self.claims.claim(command, None).map_err(no_state)? {
             return self.claimed_by_another(command).await;
         }
@@ -265,7 +265,7 @@ impl Agent {
         }
         let now = self.now().map_err(no_state)?;
         let first = self.claims.first_read(command, &now).map_err(no_state)?;
-        admission::in_time(command, admission::ttl(command), Timestamp::now(), &first, &now)?;
+        admission::in_time(command, admission::ttl(command), &first, &now)?;
         if let Err(error) = self.claims.sweep(&now) {
             tracing::warn!(%error, "cannot sweep old claims");
         }

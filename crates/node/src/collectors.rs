@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::collect::host::PodGroups;
@@ -69,7 +69,7 @@ pub struct CollectorSettings {
 #[derive(Debug)]
 pub struct Collectors {
     shared: Arc<Shared>,
-    running: Vec<JoinHandle<()>>,
+    _running: JoinSet<()>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +99,7 @@ struct Shared {
     bus: Mutex<Slot<BusSeen>>,
     /// No collector fills it: answers to reports bring it.
     clock: Mutex<Slot<ClockSeen>>,
+    /// The host's process table.
     proc: PathBuf,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
@@ -147,25 +148,19 @@ impl Collectors {
     /// Starts all collectors on the current tokio runtime, and the threads of those that may block.
     pub fn start(settings: CollectorSettings) -> Self {
         let shared = Arc::new(Shared::new(&settings));
-        let running = vec![
-            tokio::spawn(runtime::version(Arc::clone(&shared), settings.paces.version)),
-            tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
-            tokio::spawn(runtime::status(Arc::clone(&shared), settings.paces.status)),
-            tokio::spawn(tasks::run(Arc::clone(&shared), settings.host.proc.clone())),
-            tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
-            tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
-            tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
-            tokio::spawn(port::port(
-                Arc::clone(&shared),
-                settings.host.proc.clone(),
-                settings.token.clone(),
-                settings.paces.port,
-            )),
-            tokio::spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus)),
-            tokio::spawn(hints::follow(Arc::clone(&shared), settings.kernel_log.clone())),
-            tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
-        ];
-        Self { shared, running }
+        let mut running = JoinSet::new();
+        running.spawn(runtime::version(Arc::clone(&shared), settings.paces.version));
+        running.spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists));
+        running.spawn(runtime::status(Arc::clone(&shared), settings.paces.status));
+        running.spawn(tasks::run(Arc::clone(&shared)));
+        running.spawn(local::processes(Arc::clone(&shared), settings.paces.processes));
+        running.spawn(host::host(Arc::clone(&shared), settings.paces.host));
+        running.spawn(host::disks(Arc::clone(&shared), settings.paces.disks));
+        running.spawn(port::port(Arc::clone(&shared), settings.token.clone(), settings.paces.port));
+        running.spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus));
+        running.spawn(hints::follow(Arc::clone(&shared), settings.kernel_log.clone()));
+        running.spawn(local::kubelet(Arc::clone(&shared), settings));
+        Self { shared, _running: running }
     }
 
     /// A copy of what every collector knew at `at`; never waits. `now` is the same moment on the node's clock that stands still while
@@ -173,8 +168,8 @@ impl Collectors {
     pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
         let lists = reading(&shared.lists, at);
-        let sandbox_list_hung = matches!(lists, Reading::Hung { .. })
-            && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
+        let sandbox_list_hung =
+            matches!(lists, Reading::Hung { .. }) && *lock(&shared.list_call) == ListCall::Sandboxes;
         // One lock at a time: a guard in a struct expression would live until its end.
         let (runtime, status) = (reading(&shared.version, at), reading(&shared.status, at));
         let kind = *lock(&shared.kind);
@@ -272,14 +267,6 @@ impl Collectors {
         let others = [("rechecks", *lock(&shared.rechecks_out)), ("tasks", lock(&shared.tasks).out())];
         call_counts.out = slots.into_iter().chain(others).map(|(name, count)| (name.to_owned(), count)).collect();
         call_counts
-    }
-}
-
-impl Drop for Collectors {
-    fn drop(&mut self) {
-        for collector in &self.running {
-            collector.abort();
-        }
     }
 }
 

@@ -44,21 +44,13 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// The file is not YAML of the expected form; the message says what is wrong and where.
+    /// The file is not YAML of the expected form, or has values outside their ranges.
     #[error("the probe's configuration {path} is refused: {what}")]
-    Form {
+    Refused {
         /// Its path.
         path: String,
-        /// The first error.
+        /// The first error of the form, with its place; else one sentence for each value.
         what: String,
-    },
-    /// All values outside their ranges.
-    #[error("the probe's configuration {path} is refused: {}", .values.join("; "))]
-    Values {
-        /// Its path.
-        path: String,
-        /// One sentence per value.
-        values: Vec<String>,
     },
 }
 
@@ -140,13 +132,12 @@ fn bounded_text(path: &Path) -> io::Result<String> {
 }
 
 pub(crate) fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
+    let refused = |what: String| ConfigError::Refused { path: path.to_owned(), what };
     // A file with only comments names no threshold.
-    let file: Option<ConfigFile> = yaml::read_ours(text).map_err(|error| {
-        let what = nrh_core::text::bounded(&error.to_string(), 4096);
-        ConfigError::Form { path: path.to_owned(), what }
-    })?;
+    let file: Option<ConfigFile> =
+        yaml::read_ours(text).map_err(|error| refused(nrh_core::text::bounded(&error.to_string(), 4096)))?;
     let (thresholds, values) = check(&file.unwrap_or_default());
-    if values.is_empty() { Ok(thresholds) } else { Err(ConfigError::Values { path: path.to_owned(), values }) }
+    if values.is_empty() { Ok(thresholds) } else { Err(refused(values.join("; "))) }
 }
 
 /// Returns the shipped thresholds overridden by the file, and the refused values.

@@ -4,7 +4,6 @@
 //! processes behind. `ListImages` walks the snapshotter. A verbose status asks the shim. None of them exists in this module, so
 //! no code can call one by mistake.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,7 +43,7 @@ const MAX_ANSWER: usize = 16 << 20;
 /// Longest wait for a connection to the socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
-const MAX_ERROR: usize = 200;
+pub(crate) const MAX_ERROR: usize = 200;
 /// The id of a container that does not exist.
 pub(crate) const UNKNOWN_CONTAINER_ID: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -136,15 +135,9 @@ const LIST_CONTAINERS: &str = "/runtime.v1.RuntimeService/ListContainers";
 const LIST_SANDBOXES: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
 
 /// One connection to the runtime's CRI service. Clones share it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Cri {
     channel: Channel,
-}
-
-impl fmt::Debug for Cri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cri")
-    }
 }
 
 impl Cri {
@@ -167,15 +160,13 @@ impl Cri {
     /// Name and version of the runtime. The runtime answers from constants: only a dead process fails this call, no other hang
     /// does.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
-        let mut client = self.client();
-        let answer = ask(deadline, "", client.version(VersionRequest { version: "v1".to_owned() })).await?;
+        let answer = ask(deadline, "", self.client().version(VersionRequest { version: "v1".to_owned() })).await?;
         Ok(seen::runtime(&answer))
     }
 
     /// The runtime's own report on its readiness. The call may wait for the runtime's network plugins.
     pub async fn status(&self, deadline: Duration) -> Result<StatusSeen, CriError> {
-        let mut client = self.client();
-        let answer = ask(deadline, "", client.status(StatusRequest { verbose: false })).await?;
+        let answer = ask(deadline, "", self.client().status(StatusRequest { verbose: false })).await?;
         Ok(seen::status(answer))
     }
 
@@ -214,9 +205,8 @@ impl Cri {
     /// # Errors
     /// [`CriError::NotFound`] when the runtime has no such container.
     pub async fn container_status(&self, id: &str, deadline: Duration) -> Result<ContainerState, CriError> {
-        let mut client = self.client();
         let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        let answer = ask(deadline, id, client.container_status(request)).await?;
+        let answer = ask(deadline, id, self.client().container_status(request)).await?;
         let status = answer.status.ok_or_else(|| CriError::Other("the container's status is empty".to_owned()))?;
         Ok(seen::container_state(status.state))
     }
@@ -232,9 +222,8 @@ impl Cri {
     /// # Errors
     /// [`CriError::NotFound`] when the runtime has no such sandbox.
     pub async fn sandbox_ready(&self, id: &str, deadline: Duration) -> Result<bool, CriError> {
-        let mut client = self.client();
         let request = PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        let answer = ask(deadline, id, client.pod_sandbox_status(request)).await?;
+        let answer = ask(deadline, id, self.client().pod_sandbox_status(request)).await?;
         let status = answer.status.ok_or_else(|| CriError::Other("the sandbox's status is empty".to_owned()))?;
         Ok(seen::is_ready(status.state))
     }
@@ -242,18 +231,16 @@ impl Cri {
     /// Stops one container, killing it after `grace`. The full id is needed.
     pub async fn stop_container(&self, id: &str, grace: Duration, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
-        let mut client = self.client();
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = StopContainerRequest { container_id: id.to_owned(), timeout };
-        ask(deadline, id, client.stop_container(request)).await.map(drop)
+        ask(deadline, id, self.client().stop_container(request)).await.map(drop)
     }
 
     /// Removes one container. The full id is needed.
     pub async fn remove_container(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
-        let mut client = self.client();
         let request = RemoveContainerRequest { container_id: id.to_owned() };
-        ask(deadline, id, client.remove_container(request)).await.map(drop)
+        ask(deadline, id, self.client().remove_container(request)).await.map(drop)
     }
 }
 

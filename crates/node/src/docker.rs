@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::cri::wire::{Item, ListError};
-use crate::cri::{CriError, UNKNOWN_CONTAINER_ID, full_id, open};
+use crate::cri::{CriError, MAX_ERROR, UNKNOWN_CONTAINER_ID, full_id, open};
 use crate::deadline::within;
 use crate::http::driven;
 use crate::parse_error::ParseError;
@@ -42,8 +42,6 @@ const MAX_LIST: usize = 16 << 20;
 const MAX_INSPECT: usize = 1 << 20;
 /// Largest other answer, and largest text of an error.
 const MAX_SMALL: usize = 64 << 10;
-/// Longest error text that is kept, in bytes.
-const MAX_ERROR: usize = 200;
 
 /// All sandboxes of the kubelet: `{"label":["io.kubernetes.docker.type=podsandbox"]}`.
 const SANDBOXES: &str =

@@ -36,7 +36,6 @@ use nrh_api::evidence::{Bundle, CallCounts, ProcessEvidence, Section};
 use nrh_api::local::{Folder, name};
 use nrh_core::fault::{Fault, FaultState};
 use nrh_core::observation::Observations;
-use process::Involved;
 
 /// Maximum number of bundles in the queue. If the queue is full, the fault is offered again with the next judgement.
 const QUEUE: usize = 8;
@@ -93,7 +92,7 @@ type Pending = Option<BTreeSet<String>>;
 #[derive(Debug)]
 pub struct Evidence {
     settings: EvidenceSettings,
-    wanted: mpsc::Sender<Wanted>,
+    wanted: mpsc::Sender<Bundle>,
     ended: mpsc::Receiver<Option<BTreeSet<String>>>,
     pending: watch::Sender<Pending>,
     /// Names of the bundles in the folder.
@@ -102,12 +101,6 @@ pub struct Evidence {
     /// collected again, whatever the result was.
     tried: BTreeSet<String>,
     counts: Counts,
-}
-
-#[derive(Debug)]
-struct Wanted {
-    bundle: Bundle,
-    involved: Vec<Involved>,
 }
 
 /// The gate that a command passes before its execution.
@@ -156,9 +149,9 @@ impl Evidence {
         });
         for fault in new {
             let Ok(place) = self.wanted.try_reserve() else { break };
-            let bundle = self.settings.begun(fault, status, calls);
+            let bundle = self.settings.begun(fault, status, seen, calls);
             self.tried.insert(bundle.name.clone());
-            place.send(Wanted { bundle, involved: involved(fault, seen) });
+            place.send(bundle);
         }
         for fault in &mut status.faults {
             fault.evidence_bundle = Some(name(fault)).filter(|name| self.kept.contains(name));
@@ -192,7 +185,13 @@ impl Gate {
 
 impl EvidenceSettings {
     /// Fills in what is known without further reading.
-    fn begun(&self, fault: &Fault, status: &NodeRuntimeHealthStatus, calls: &CallCounts) -> Bundle {
+    fn begun(
+        &self,
+        fault: &Fault,
+        status: &NodeRuntimeHealthStatus,
+        seen: &Observations,
+        calls: &CallCounts,
+    ) -> Bundle {
         Bundle {
             name: name(fault),
             node: self.node.clone(),
@@ -204,7 +203,7 @@ impl EvidenceSettings {
             kubelet: status.kubelet.clone(),
             collectors: status.probe.iter().flat_map(|probe| probe.collectors.iter().cloned()).collect(),
             calls: calls.clone(),
-            processes: Vec::new(),
+            processes: involved(fault, seen),
             kernel_log: Section::default(),
             journal: Section::default(),
             goroutines: Section::default(),
@@ -215,23 +214,23 @@ impl EvidenceSettings {
 /// Collects one bundle after the other until the probe ends.
 async fn collect_all(
     settings: EvidenceSettings,
-    mut queue: mpsc::Receiver<Wanted>,
+    mut queue: mpsc::Receiver<Bundle>,
     pending: watch::Sender<Pending>,
     ended: mpsc::Sender<Option<BTreeSet<String>>>,
 ) {
     // Separate readers: a thread that the kernel blocks must not stop the executor from checking, nor a bundle from
     // being kept.
     let (eyes, pen) = (Reader::default(), Reader::default());
-    while let Some(wanted) = queue.recv().await {
-        let (id, bundle, began) = (wanted.bundle.fault.id.clone(), wanted.bundle.name.clone(), Instant::now());
-        let kept = match keep(&settings, &pen, collect(&settings, &eyes, wanted).await).await {
+    while let Some(bundle) = queue.recv().await {
+        let (id, name, began) = (bundle.fault.id.clone(), bundle.name.clone(), Instant::now());
+        let kept = match keep(&settings, &pen, collect(&settings, &eyes, bundle).await).await {
             Ok(kept) => {
-                tracing::info!(fault = id, bundle, took = ?began.elapsed(), "evidence kept");
+                tracing::info!(fault = id, bundle = name, took = ?began.elapsed(), "evidence kept");
                 Some(kept)
             }
             Err(error) => {
                 let folder = settings.folder.path().display();
-                tracing::warn!(fault = id, bundle, %folder, error, "evidence of a fault is lost: it cannot be kept");
+                tracing::warn!(fault = id, bundle = name, %folder, error, "evidence of a fault is lost: it cannot be kept");
                 None
             }
         };
@@ -243,17 +242,16 @@ async fn collect_all(
     }
 }
 
-async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> Bundle {
-    let Wanted { mut bundle, involved } = wanted;
-    for one in involved {
-        let evidence = Arc::new(Mutex::new(one.unread()));
+async fn collect(settings: &EvidenceSettings, eyes: &Reader, mut bundle: Bundle) -> Bundle {
+    for process in &mut bundle.processes {
+        let evidence = Arc::new(Mutex::new(process.clone()));
         let (proc, shared) = (settings.proc.clone(), Arc::clone(&evidence));
-        let checked = eyes.run(DEADLINE, move || process::check(&proc, &one, &shared)).await;
-        let mut evidence = lock(&evidence).clone();
+        let (pid, start_ticks) = (process.pid, process.start_ticks);
+        let checked = eyes.run(DEADLINE, move || process::check(&proc, pid, start_ticks, &shared)).await;
+        process.clone_from(&lock(&evidence));
         if let Err(why) = checked {
-            evidence.note = format!("not all of it could be read: {why}");
+            process.note = format!("not all of it could be read: {why}");
         }
-        bundle.processes.push(evidence);
     }
     let kmsg = settings.kmsg.clone();
     let lines = eyes.run(DEADLINE, move || kernel::last_lines(&kmsg)).await;

@@ -43,7 +43,7 @@ pub use waits::Waits;
 /// Where the kernel shows processes. A parameter everywhere, for tests and for pods that mount it elsewhere.
 pub const PROC: &str = "/proc";
 
-/// One process as its `stat` line shows it, and the number of its children.
+/// One process as its `stat` line shows it, and the number of its living children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawProcess {
     /// Process id in the PID namespace of the `/proc` that was read.
@@ -60,8 +60,6 @@ pub struct RawProcess {
     pub state: char,
     /// Command name, at most 15 bytes for a user process. The process itself chooses it, so it is a hint only.
     pub command: String,
-    /// Children that have ended and were not waited for.
-    pub zombie_children: u32,
     /// Children that have not ended.
     pub living_children: u32,
 }
@@ -110,10 +108,18 @@ pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
+/// What was read of a process; `None` where it does not exist (any more).
+pub(crate) fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if is_gone(&error) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 impl RawProcess {
     fn from_stat(pid: i32, stat: Stat) -> Self {
         let Stat { parent, start_ticks, cpu_ticks, threads, state, command } = stat;
-        Self { pid, parent, start_ticks, cpu_ticks, threads, state, command, zombie_children: 0, living_children: 0 }
+        Self { pid, parent, start_ticks, cpu_ticks, threads, state, command, living_children: 0 }
     }
 
     /// Whether it has ended and only its entry is left. A process whose first thread has ended may still have other ones.

@@ -9,12 +9,12 @@
 pub mod client;
 pub mod clock;
 pub mod command;
-pub mod draft;
+pub(crate) mod draft;
 #[cfg(test)]
 mod fake;
 mod line;
-pub mod listener;
-pub mod pace;
+pub(crate) mod listener;
+pub(crate) mod pace;
 pub(crate) mod plugin;
 #[cfg(test)]
 mod tests;
@@ -32,8 +32,9 @@ use line::Line;
 
 /// Least time between two writes.
 const LEAST: Duration = Duration::from_secs(1);
+
 /// What the reporter works with.
-pub struct Reporter {
+pub(crate) struct Reporter {
     /// Makes a client.
     pub connect: Connect,
     /// Name of the object: the node's.
@@ -44,25 +45,17 @@ pub struct Reporter {
     pub feedback: watch::Sender<Feedback>,
     /// Where to tell how the reports arrive.
     pub delivery: watch::Sender<Delivery>,
-    /// The wall clock, for people to read.
-    pub wall: fn() -> Timestamp,
 }
 
 /// How the reports arrive, and commands.
 #[derive(Clone, Debug, Default)]
-pub struct Delivery {
+pub(crate) struct Delivery {
     /// When the API server last took a report.
     pub taken: Option<Instant>,
     /// Since when reports fail, and what the newest error said; `None` while they succeed.
     pub failing: Option<(Instant, String)>,
     /// The same of the node's command: since when it cannot be followed.
     pub watch_failing: Option<(Instant, String)>,
-}
-
-impl std::fmt::Debug for Reporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reporter").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 /// The last report that arrived.
@@ -88,25 +81,17 @@ enum Next {
 
 impl Reporter {
     /// Reports until the sender of drafts is gone.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let mut course = ReporterState::default();
         loop {
             let draft = self.drafts.borrow_and_update().clone();
             let remediation = self.feedback.borrow().remediation;
             match course.next(draft, remediation, Instant::now()) {
                 Next::Write(draft) => self.write(&mut course, draft).await,
-                Next::Wait(until) => {
-                    let timer = async {
-                        match until {
-                            Some(until) => sleep_until(until).await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    tokio::select! {
-                        changed = self.drafts.changed() => if changed.is_err() { return },
-                        () = timer => {}
-                    }
-                }
+                Next::Wait(until) => tokio::select! {
+                    changed = self.drafts.changed() => if changed.is_err() { return },
+                    () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
+                },
             }
         }
     }
@@ -117,7 +102,7 @@ impl Reporter {
         let (now, chance) = (Instant::now(), pace::chance());
         let interval = pace::interval(draft.activity(now, self.feedback.borrow().remediation), chance);
         let sequence = course.sequence.saturating_add(1);
-        let status = draft.sent(now, (self.wall)(), sequence, interval);
+        let status = draft.sent(now, Timestamp::now(), sequence, interval);
         let result = async { client::apply(&client?, &self.name, &status).await }.await;
         course.line.note(&result, "report");
         self.delivery.send_modify(|delivery| delivery.failing.clone_from(&course.line.failing));

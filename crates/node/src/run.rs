@@ -135,7 +135,6 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         drafts: newest.clone(),
         feedback: feedback_sender,
         delivery,
-        wall: Timestamp::now,
     };
     tokio::spawn(reporter.run());
     let (node, asked, drafted) = (args.node_name.clone(), Arc::clone(&collectors), newest.clone());

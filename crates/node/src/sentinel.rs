@@ -23,6 +23,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamp
 use serde::{Deserialize, Serialize};
 
 use crate::proc::bounded::read_file;
+use crate::report::command::Command;
 use nrh_core::reboot::sentinel_name;
 
 /// The folder, relative to the root of the node.
@@ -48,8 +49,8 @@ pub(crate) enum SentinelError {
     Io { what: String, error: io::Error },
 }
 
-fn failed(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> SentinelError {
-    |error| SentinelError::Io { what: what.into(), error: error.into() }
+fn failed<E: Into<io::Error>>(what: String) -> impl FnOnce(E) -> SentinelError {
+    |error| SentinelError::Io { what, error: error.into() }
 }
 
 /// Content of a marker file of ours.
@@ -84,27 +85,19 @@ impl Mark {
 
     /// Why the marker is obsolete, if it is: by its own content or by the current command. `command` is `None` if the
     /// current command is unknown.
-    fn is_over(&self, command: Option<&CurrentCommand>, boot: &str, uptime: Duration) -> Option<&'static str> {
+    fn is_over(&self, command: Option<&Command>, boot: &str, uptime: Duration) -> Option<&'static str> {
         if self.boot_id != boot {
             return Some("the boot that it was to end has ended");
         }
         if uptime.as_secs() > self.until {
             return Some("its time is over");
         }
-        match command? {
-            CurrentCommand::Operation(operation) if *operation == self.operation_id => None,
-            CurrentCommand::Operation(_) => Some("another command is issued"),
-            CurrentCommand::Nothing => Some("its command was withdrawn"),
+        match &command?.command {
+            Some(current) if current.operation_id == self.operation_id => None,
+            Some(_) => Some("another command is issued"),
+            None => Some("its command was withdrawn"),
         }
     }
-}
-
-/// The current command in the node's object, as the API server reported it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CurrentCommand {
-    Nothing,
-    /// The command of this operation.
-    Operation(String),
 }
 
 /// What exists under the name of the file.
@@ -195,8 +188,7 @@ impl Folder {
         if !is_same || !is_own || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Ok(None);
         }
-        let read = read_file(&mut File::from(file), MAX_FILE);
-        let read = read.map_err(|error| SentinelError::Io { what: format!("read /run/{name}"), error })?;
+        let read = read_file(&mut File::from(file), MAX_FILE).map_err(failed(format!("read /run/{name}")))?;
         let mark = Mark::of(&read.bytes).filter(|_| !read.truncated);
         Ok(mark.filter(|mark| (stat.st_mtime, u64::from(stat.st_mtime_nsec != 0)) == (mark.made_at, 0)))
     }
@@ -228,8 +220,7 @@ impl Folder {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let fresh = rustix::fs::openat(&self.dir, ".", flags, Mode::from_raw_mode(0o644)).map_err(failed(making()))?;
         let mut file = File::from(fresh);
-        let written = file.write_all(mark.text().as_bytes());
-        written.map_err(|error| SentinelError::Io { what: making(), error })?;
+        file.write_all(mark.text().as_bytes()).map_err(failed(making()))?;
         let time = Timespec { tv_sec: mark.made_at, tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
         rustix::fs::futimens(&file, &times).map_err(failed(making()))?;
@@ -284,7 +275,7 @@ impl Folder {
 pub(crate) fn remove_obsolete_markers(
     folder: &Folder,
     node: &str,
-    command: Option<&CurrentCommand>,
+    command: &Command,
     boot: &str,
     uptime: Duration,
 ) -> Result<Vec<(String, &'static str)>, SentinelError> {
@@ -292,7 +283,7 @@ pub(crate) fn remove_obsolete_markers(
     for (name, mark) in folder.ours()? {
         // The command of one node says nothing about the marker of another node on the same machine. Boot and expiry
         // do.
-        let command = command.filter(|_| mark.node == node);
+        let command = (command.is_known && mark.node == node).then_some(command);
         let Some(why) = mark.is_over(command, boot, uptime) else { continue };
         match folder.withdraw(&name, &mark) {
             Ok(true) => {

@@ -160,8 +160,7 @@ impl Account {
                 if is_taken(before.copied(), step.state) {
                     let taken = if step.state == StepState::Simulated { What::Would } else { What::Does };
                     let fault = remediation.fault(&step.fault_id);
-                    let about =
-                        fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+                    let about = fault.map_or_else(String::new, |fault| format!(" for {fault}"));
                     // An execution by a Job needs no reason.
                     let why = if step.executor == Executor::Probe { &step.executor_reason } else { "" };
                     let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));

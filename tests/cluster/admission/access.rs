@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::admission::callers::{Callers, UNLIMITED};
 use crate::admission::requests::{Call, Caller, Cases, create, delete, get, merge, owned_command, strategic, update};
 use crate::admission::{jobs, system};
-use crate::objects::{COMMANDS, CONFIGS, POLICIES, REMEDIATIONS, ours, policy, remediation};
+use crate::objects::{COMMANDS, CONFIGS, POLICIES, REMEDIATIONS, ours, policy, remediation, step};
 use crate::plane;
 
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
@@ -99,9 +99,7 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     admin.must(&create(POLICIES, policy("standing", "DiskFull", &json!([{"action": "Notify"}])))).await?;
     admin.must(&create(CONFIGS, ours("RemediationConfig", "cluster", json!({"suspend": true})))).await?;
     all.controller.until_allowed(&create(REMEDIATIONS, remediation("waits", "worker-1"))).await?;
-    let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
-        "state": "AwaitingApproval", "scheduledAt": "2026-01-01T00:00:00Z"});
-    let status = json!({"status": {"phase": "AwaitingApproval", "attempts": [step]}});
+    let status = json!({"status": {"phase": "AwaitingApproval", "attempts": [step("op-1", "AwaitingApproval")]}});
     all.controller.must(&merge(format!("{REMEDIATIONS}/waits/status"), status)).await?;
     let job = all.controller.must(&create(JOBS, jobs::shaped())).await?;
     let neighbour = admin.must(&get(format!("/api/v1/nodes/{}", NODES[1]))).await?;

@@ -5,15 +5,10 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Cases, create, delete, merge};
-use crate::objects::{REMEDIATIONS, remediation};
+use crate::objects::{REMEDIATIONS, remediation, step};
 
 fn approval(by: &str, operation: &str) -> Value {
     json!({"spec": {"approval": {"approvedBy": by, "operationId": operation}}})
-}
-
-fn step(operation: &str, state: &str) -> Value {
-    json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job", "state": state,
-        "scheduledAt": "2026-01-01T00:00:00Z"})
 }
 
 /// In their own name, by right, and only what waits.

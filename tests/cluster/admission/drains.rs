@@ -23,10 +23,6 @@ fn rebooting(name: &str) -> Value {
     objects::policy(name, "KubeletDown", &steps)
 }
 
-fn marking(name: &str) -> Value {
-    stepping(name, "RuntimeUnreachable", &json!({"action": "MarkForReboot", "approval": "Manual", "timeout": "4h"}))
-}
-
 /// A policy with one step more, before it tells.
 fn stepping(name: &str, fault: &str, step: &Value) -> Value {
     objects::policy(name, fault, &json!([step, {"action": "Notify"}]))
@@ -46,72 +42,66 @@ fn restarting(name: &str, action: &str, skip_safety_check: bool) -> Value {
 
 /// Steps that end pods without being made for that: they need the right, and the same steps that spare pods do not.
 async fn careless(all: &Callers, cases: &mut Cases, right: &str) -> Result<()> {
-    let olga = &all.operator;
     for (name, policy) in [
         ("kill below pods that are deleted", killing("spares", "SIGKILL", false)),
         ("resume below running pods", killing("spares", "SIGCONT", true)),
         ("restart a runtime where that is safe", restarting("spares", "RestartRuntime", false)),
         ("restart a kubelet at once", restarting("spares", "RestartKubelet", true)),
     ] {
-        cases.allowed(olga, name, create(POLICIES, policy)).await;
+        cases.allowed(&all.operator, name, create(POLICIES, policy)).await;
         all.admin.must(&delete(format!("{POLICIES}/spares"), Value::Null)).await?;
     }
-    let (kills, restarts) = (killing("kills", "SIGKILL", true), restarting("restarts", "RestartRuntime", true));
-    for (name, harsh) in [("kills", kills), ("restarts", restarts)] {
-        cases.denied(olga, &format!("{name} without the right"), create(POLICIES, harsh.clone()), right).await;
-        cases.allowed(&all.admin, &format!("{name}, whoever may"), create(POLICIES, harsh.clone())).await;
-        let path = format!("{POLICIES}/{name}");
-        let spec = |value: Value| merge(&path, json!({"spec": value}));
-        cases.allowed(olga, &format!("{name}: suspend it"), spec(json!({"suspend": true}))).await;
-        cases.denied(olga, &format!("{name}: have it execute actions"), spec(json!({"mode": "Enforce"})), right).await;
-        let mut rules = harsh["spec"]["rules"].clone();
-        rules[0]["steps"].as_array_mut().unwrap().remove(0);
-        cases.allowed(olga, &format!("{name}: take it out"), spec(json!({"rules": rules}))).await;
-        cases.denied(olga, &format!("{name}: put it back"), spec(harsh["spec"].clone()), right).await;
-        all.admin.must(&delete(&path, Value::Null)).await?;
-        reach::kept(all, cases, &harsh, right).await?;
+    for harsh in [killing("kills", "SIGKILL", true), restarting("restarts", "RestartRuntime", true)] {
+        needs_the_right(all, cases, &harsh, &[], right).await?;
     }
     Ok(())
+}
+
+type Change = fn(&mut Value);
+
+/// Without the right nobody makes this policy, puts back what it had, or changes its spec in these ways.
+async fn needs_the_right(
+    all: &Callers,
+    cases: &mut Cases,
+    harsh: &Value,
+    wider: &[(&str, Change)],
+    right: &str,
+) -> Result<()> {
+    let (olga, name) = (&all.operator, harsh["metadata"]["name"].as_str().unwrap_or_default());
+    cases.denied(olga, &format!("{name} without the right"), create(POLICIES, harsh.clone()), right).await;
+    cases.allowed(&all.admin, &format!("{name}, whoever may"), create(POLICIES, harsh.clone())).await;
+    let path = format!("{POLICIES}/{name}");
+    let spec = |value: &Value| merge(&path, json!({"spec": value}));
+    cases.allowed(olga, &format!("{name}: suspend it"), spec(&json!({"suspend": true}))).await;
+    cases.denied(olga, &format!("{name}: have it execute actions"), spec(&json!({"mode": "Enforce"})), right).await;
+    for (what, change) in wider {
+        let mut changed = harsh["spec"].clone();
+        change(&mut changed);
+        cases.denied(olga, &format!("{name}: {what}"), spec(&changed), right).await;
+    }
+    let mut rules = harsh["spec"]["rules"].clone();
+    rules[0]["steps"] = json!([{"action": "Notify"}]);
+    cases.allowed(olga, &format!("{name}: take it out"), spec(&json!({"rules": rules}))).await;
+    cases.denied(olga, &format!("{name}: put it back"), spec(&harsh["spec"]), right).await;
+    all.admin.must(&delete(&path, Value::Null)).await?;
+    reach::kept(all, cases, harsh, right).await
 }
 
 /// A policy's author needs the right himself; what stands already needs no new one.
 pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let olga = &all.operator;
     let right = "needs the right himself to create pods/eviction in all namespaces";
-    cases.denied(olga, "drain without the right", create(POLICIES, policy("drains")), right).await;
-    cases.allowed(&all.admin, "drain, whoever may", create(POLICIES, policy("drains"))).await;
-    let path = format!("{POLICIES}/drains");
-    let spec = |value: Value| merge(&path, json!({"spec": value}));
-    cases.allowed(olga, "suspend what drains", spec(json!({"suspend": true}))).await;
-    cases.denied(olga, "have a drain action", spec(json!({"mode": "Enforce"})), right).await;
-    let mut rules = policy("drains")["spec"]["rules"].clone();
-    rules[0]["steps"][1]["drain"] = json!({"force": true});
-    cases.denied(olga, "drain by force", spec(json!({"rules": rules})), right).await;
-    rules[0]["steps"] = json!([{"action": "Notify"}]);
-    cases.allowed(olga, "take the drain out", spec(json!({"rules": rules}))).await;
-    all.admin.must(&delete(&path, Value::Null)).await?;
+    let by_force: Change = |spec| spec["rules"][0]["steps"][1]["drain"] = json!({"force": true});
+    needs_the_right(all, cases, &policy("drains"), &[("drain by force", by_force)], right).await?;
     // A reboot ends the same pods, and asks no budget.
-    cases.denied(olga, "reboot without the right", create(POLICIES, rebooting("boots")), right).await;
-    cases.denied(olga, "mark for a reboot without the right", create(POLICIES, marking("marks")), right).await;
-    cases.allowed(&all.admin, "reboot, whoever may", create(POLICIES, rebooting("boots"))).await;
-    let path = format!("{POLICIES}/boots");
-    let spec = |value: Value| merge(&path, json!({"spec": value}));
-    cases.allowed(olga, "suspend what reboots", spec(json!({"suspend": true}))).await;
-    cases.denied(olga, "have a reboot action", spec(json!({"mode": "Enforce"})), right).await;
-    let mut rules = rebooting("boots")["spec"]["rules"].clone();
-    rules[0]["steps"][1]["approval"] = json!("Automatic");
-    cases.denied(olga, "have nobody asked before a reboot", spec(json!({"rules": rules})), right).await;
-    let mut rules = rebooting("boots")["spec"]["rules"].clone();
-    rules[0]["match"] = json!({"faults": ["KubeletDown", "HungContainer"]});
-    cases.denied(olga, "reboot for another fault", spec(json!({"rules": rules})), right).await;
-    cases.denied(olga, "reboot other nodes", spec(json!({"nodeSelector": {"matchLabels": {"a": "b"}}})), right).await;
-    rules[0]["steps"] = json!([{"action": "Notify"}]);
-    cases.allowed(olga, "take the reboot out", spec(json!({"rules": rules}))).await;
-    cases.denied(olga, "put the reboot back", spec(rebooting("boots")["spec"].clone()), right).await;
-    all.admin.must(&delete(&path, Value::Null)).await?;
-    for harsh in [policy("drains"), rebooting("boots"), marking("marks")] {
-        reach::kept(all, cases, &harsh, right).await?;
-    }
+    let wider: [(&str, Change); 3] = [
+        ("have nobody asked", |spec| spec["rules"][0]["steps"][1]["approval"] = json!("Automatic")),
+        ("for another fault", |spec| spec["rules"][0]["match"]["faults"] = json!(["KubeletDown", "HungContainer"])),
+        ("on other nodes", |spec| spec["nodeSelector"] = json!({"matchLabels": {"a": "b"}})),
+    ];
+    needs_the_right(all, cases, &rebooting("boots"), &wider, right).await?;
+    let mark = json!({"action": "MarkForReboot", "approval": "Manual", "timeout": "4h"});
+    needs_the_right(all, cases, &stepping("marks", "RuntimeUnreachable", &mark), &[], right).await?;
     careless(all, cases, right).await?;
     let path = format!("{POLICIES}/drains");
     // The right for one namespace is none for all.

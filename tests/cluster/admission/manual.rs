@@ -5,23 +5,16 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Call, Caller, Cases, create, delete, merge};
-use crate::objects::{self, REMEDIATIONS};
+use crate::objects::{REMEDIATIONS, remediation};
+
+/// What makes a valid request one that must be refused.
+type Change = fn(&mut Value);
 
 const STAN: &str = "system:serviceaccount:default:stan";
 
-fn remediation(name: &str) -> Value {
-    objects::remediation(name, "worker-1")
-}
-
 fn manual(name: &str, by: &str) -> Value {
-    let mut object = remediation(name);
+    let mut object = remediation(name, "worker-1");
     object["spec"]["manual"] = json!({"requestedBy": by, "fault": "OrphanContainer", "action": "CleanupOrphans"});
-    object
-}
-
-fn changed(name: &str, change: impl Fn(&mut Value)) -> Value {
-    let mut object = manual(name, STAN);
-    change(&mut object);
     object
 }
 
@@ -59,26 +52,27 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(&all.patcher, "start with the right to create alone", ask("by-hand-w5", patcher), rights).await;
     cases.denied(&all.pod, "manual request", ask("by-hand-w6", STAN), "cannot create resource").await;
     let opened = "the controller starts remediations";
-    let call = create(REMEDIATIONS, remediation("by-hand-w7"));
+    let call = create(REMEDIATIONS, remediation("by-hand-w7", "worker-1"));
     cases.denied(stan, "open a remediation without a manual request", call, opened).await;
-    let call = create(REMEDIATIONS, remediation("by-hand-w8"));
+    let call = create(REMEDIATIONS, remediation("by-hand-w8", "worker-1"));
     cases.denied(&all.admin, "the same as an administrator", call, opened).await;
-    cases.allowed(&all.controller, "open a remediation", create(REMEDIATIONS, remediation("opened"))).await;
+    cases.allowed(&all.controller, "open a remediation", create(REMEDIATIONS, remediation("opened", "worker-1"))).await;
 
     for bad in ["by.hand", &"x".repeat(51)] {
         let said = "expected at most 50 lower-case letters, digits and dashes";
         invalid(stan, cases, "a name that operations cannot carry", &ask(bad, STAN), said).await;
     }
-    let held = changed("by-hand-w9", |object| object["metadata"]["finalizers"] = json!(["example.org/x"]));
-    let said = "no owners and no finalizers";
-    invalid(stan, cases, "a manual request with a finalizer", &create(REMEDIATIONS, held), said).await;
-    let dry = changed("by-hand-w10", |object| object["spec"]["mode"] = json!("DryRun"));
-    invalid(stan, cases, "a manual request that is a dry run", &create(REMEDIATIONS, dry), "expected mode Enforce")
-        .await;
-    let short = changed("by-hand-w11", |object| object["spec"]["manual"]["startTimeout"] = json!("10s"));
-    invalid(stan, cases, "a manual request for seconds", &create(REMEDIATIONS, short), "must be at least 1m").await;
-    let pid = changed("by-hand-w12", |object| object["spec"]["manual"]["action"] = json!("PowerOff"));
-    invalid(stan, cases, "an action that is none", &create(REMEDIATIONS, pid), "Unsupported value").await;
+    let refused: [(&str, Change, &str); 4] = [
+        ("a finalizer", |it| it["metadata"]["finalizers"] = json!(["example.org/x"]), "no owners and no finalizers"),
+        ("a dry run", |it| it["spec"]["mode"] = json!("DryRun"), "expected mode Enforce"),
+        ("an end within seconds", |it| it["spec"]["manual"]["startTimeout"] = json!("10s"), "must be at least 1m"),
+        ("an action that is none", |it| it["spec"]["manual"]["action"] = json!("PowerOff"), "Unsupported value"),
+    ];
+    for (what, change, said) in refused {
+        let mut object = manual("by-hand-w9", STAN);
+        change(&mut object);
+        invalid(stan, cases, &format!("a manual request with {what}"), &create(REMEDIATIONS, object), said).await;
+    }
 
     let path = format!("{REMEDIATIONS}/by-hand");
     let stays = "a manual request cannot be changed";
@@ -115,7 +109,7 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(&all.pod, "cancel as a probe", merge(&path, cancel(ann_name)), "cannot patch resource").await;
     let name = "expected your own name, system:serviceaccount:default:ann";
     cases.denied(ann, "cancel in another's name", merge(&path, cancel("bob")), name).await;
-    let mut born = remediation("born-cancelled");
+    let mut born = remediation("born-cancelled", "worker-1");
     born["spec"]["cancel"] = json!({"cancelledBy": controller});
     cases.denied(&all.controller, "open a cancelled remediation", create(REMEDIATIONS, born), right).await;
     let ended = format!("{REMEDIATIONS}/opened/status");

@@ -42,12 +42,6 @@ fn with(field: &str, value: Value) -> Value {
     status
 }
 
-fn with_condition(kind: &str) -> Value {
-    let mut status = facts(9);
-    status["conditions"].as_array_mut().unwrap().push(condition(kind, "True"));
-    status
-}
-
 /// What the shipped roles and policies say to both modes.
 pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Result<()> {
     let ledger = json!({"metadata": {"name": "nrh-ledger"}});
@@ -97,7 +91,9 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         cases.denied(caller, &format!("status.{field} by merge"), call, sentence).await;
     }
     for kind in ["Ready", "ProbeReporting", "NodeStable", "PodsProgressing", "SelfHealing"] {
-        cases.denied(caller, kind, apply_status("worker-1", with_condition(kind)), "are the controller's").await;
+        let mut status = facts(9);
+        status["conditions"].as_array_mut().unwrap().push(condition(kind, "True"));
+        cases.denied(caller, kind, apply_status("worker-1", status), "are the controller's").await;
     }
 }
 

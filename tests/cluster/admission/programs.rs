@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Cases, create, delete, get, merge, report};
-use crate::objects::{POLICIES, REMEDIATIONS, ours};
+use crate::objects::{POLICIES, REMEDIATIONS, ours, step};
 use crate::plane;
 
 const ANN: &str = "system:serviceaccount:default:ann";
@@ -174,10 +174,6 @@ async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2
     let (path, status) = (format!("{REMEDIATIONS}/asks"), format!("{REMEDIATIONS}/asks/status"));
     let spec = json!({"nodeName": "worker-2", "nodeUid": "u", "policy": "programs", "mode": "Enforce"});
     all.controller.must(&create(REMEDIATIONS, ours("NodeRemediation", "asks", spec))).await?;
-    let step = |operation: &str, state: &str| {
-        json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job", "state": state,
-            "scheduledAt": "2026-01-01T00:00:00Z"})
-    };
     let waits = |steps: Value| {
         json!({"status": {"phase": "AwaitingApproval", "startedAt": "2026-01-01T00:00:00Z", "attempts": steps,
             "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "cart"}, "rule": "r",

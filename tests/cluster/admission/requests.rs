@@ -234,13 +234,16 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
     let map = create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}}));
     let hands_off = hand_offs::policy("canary", &[template("a.example/v1", "CanaryTemplate")]);
     let image = json!({"spec": {"containers": [{"name": "c", "image": "x"}]}});
+    // Somebody's taint with our key, with our mark beside it.
+    let marked = json!({"metadata": {"annotations": {"runtimehealth.io/tainted-by": "canary:NoSchedule"}},
+        "spec": {"taints": [{"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"}]}});
     let canaries = [
         (&callers.unbound, apply_status("worker-1", json!({}))),
         (admin, create(COMMANDS, command)),
         (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", jobs::shaped())),
         (&callers.controller, map),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
-        (admin, marked_and_tainted()),
+        (admin, merge("/api/v1/nodes/worker-1", marked)),
         (&callers.controller, remediation_with(&json!({"approval": {"approvedBy": "x", "operationId": "y"}}))),
         (&callers.controller, remediation_with(&json!({"cancel": {"cancelledBy": "x"}}))),
         (admin, merge(report("worker-2"), json!({"spec": {"suspendedBy": "canary"}}))),
@@ -264,13 +267,6 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         .await?;
     }
     Ok(())
-}
-
-/// Somebody's taint with our key, with our mark beside it.
-fn marked_and_tainted() -> Call {
-    let notes = json!({"runtimehealth.io/tainted-by": "canary:NoSchedule"});
-    let taint = json!({"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"});
-    merge("/api/v1/nodes/worker-1", json!({"metadata": {"annotations": notes}, "spec": {"taints": [taint]}}))
 }
 
 /// A remediation with something more in its spec.

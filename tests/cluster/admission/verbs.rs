@@ -2,11 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nrh_testbed::Bed;
-use nrh_testbed::wait::SOON;
+use nrh_testbed::wait::{LONGEST_PAUSE, SOON, poll};
 use serde_json::{Value, json};
 
 use crate::objects::ours;
@@ -41,14 +40,8 @@ fn has(found: &[Finding], subject: &str, verdict: &str, part: &str) -> Result<()
 
 /// Waits for such a finding: admission takes a moment to learn of a change.
 fn until(bed: &Bed, subject: &str, verdict: &str, part: &str) -> Result<()> {
-    let ends = Instant::now() + SOON;
-    loop {
-        let found = has(&checked(bed)?.0, subject, verdict, part);
-        if found.is_ok() || Instant::now() > ends {
-            return found;
-        }
-        std::thread::sleep(Duration::from_millis(250));
-    }
+    let found = || has(&checked(bed)?.0, subject, verdict, part);
+    poll(SOON, LONGEST_PAUSE, found, Result::is_ok).unwrap_or_else(|last| last)
 }
 
 pub fn before(bed: &Bed) -> Result<()> {
@@ -82,7 +75,7 @@ pub fn after(bed: &Bed) -> Result<()> {
     until(bed, "admission policies", "Ok", "in place")?;
 
     for name in ["get-1", "get-2"] {
-        bed.kubectl_input(&["create", "-f", "-"], &ours("NodeRuntimeHealth", name, json!({})).to_string())?;
+        bed.apply(&ours("NodeRuntimeHealth", name, json!({})))?;
     }
     let health = |name: &str, health: &str| {
         let patch = json!({"status": {"summary": {"health": health, "topFault": "", "activity": "as told"}}});

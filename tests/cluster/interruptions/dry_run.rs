@@ -14,7 +14,7 @@ use nrh::core::remediation::Phase;
 use serde_json::{Value, json};
 
 use crate::interruptions::account::{self, Write};
-use crate::interruptions::{Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until, until_some};
 use crate::remediators::{SELF_NODE, template};
 
 const POLICY: &str = "trial";
@@ -102,7 +102,7 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     let earnest = decided(stage).await.context("in earnest")?;
     ensure!(dry == earnest, "decided in the dry run:\n{dry:#?}\nin earnest:\n{earnest:#?}");
     let is_written = |write: &Write| ACTS.contains(&write.kind().as_str()) && write.is_done();
-    let earnest = until("all that a policy in earnest writes", async || {
+    let earnest = until_some("all that a policy in earnest writes", async || {
         let writes = account::since(stage.bed, earnest_from)?;
         Ok((account::kinds(writes.iter().filter(|write| is_written(write))).len() == ACTS.len()).then_some(writes))
     })
@@ -137,7 +137,7 @@ async fn first_start(stage: &Stage<'_>, begun: Timestamp) -> Result<()> {
     let policies: Api<RemediationPolicy> = Api::all(stage.admin.clone());
     let ledger = "create configmaps";
     let is_made = |writes: &[Write]| writes.iter().any(|write| write.kind() == ledger && write.is_done());
-    let writes = until("the ledger", async || {
+    let writes = until_some("the ledger", async || {
         let writes = account::since(stage.bed, begun)?;
         Ok(is_made(&writes).then_some(writes))
     })
@@ -148,10 +148,8 @@ async fn first_start(stage: &Stage<'_>, begun: Timestamp) -> Result<()> {
         ensure!(shipped.contains(&write.kind().as_str()), "the first start wrote {write}");
     }
     policies.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-    until("the end of the shipped policy", async || {
-        Ok(policies.list(&ListParams::default()).await?.items.is_empty().then_some(()))
-    })
-    .await
+    until("the end of the shipped policy", async || Ok(policies.list(&ListParams::default()).await?.items.is_empty()))
+        .await
 }
 
 /// Waits until the controller has asked all that it asks about its rights on a remediator: no hand-off is decided before.
@@ -159,7 +157,7 @@ async fn rights_are_known(stage: &Stage<'_>, since: Timestamp) -> Result<()> {
     let is_question = |write: &&Write| write.resource.starts_with("selfsubjectaccessreviews") && write.is_done();
     until("the questions about rights", async || {
         let asked = account::since(stage.bed, since)?.iter().filter(is_question).count();
-        Ok((asked >= QUESTIONS).then_some(()))
+        Ok(asked >= QUESTIONS)
     })
     .await
 }
@@ -199,12 +197,12 @@ async fn decided(stage: &Stage<'_>) -> Result<Decisions> {
         let is_held = |(node, _, expected): &(&str, FaultType, &'static str)| {
             blocked.get(*node).is_some_and(|lines| lines.iter().all(|line| line.starts_with(reason(expected))))
         };
-        Ok(NODES.iter().all(is_held).then_some(()))
+        Ok(NODES.iter().all(is_held))
     })
     .await?;
     change(stage, &json!({"pauseRequests": []})).await?;
     let mut last = Decisions::new();
-    let decided = until("the first decisions", async || {
+    let decided = until_some("the first decisions", async || {
         last = decisions(stage).await?;
         let is_it = |(node, _, expected): &(&str, FaultType, &str)| {
             let decision = last.get(*node);

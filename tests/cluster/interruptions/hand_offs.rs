@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::stand_in::{Does, KINDS, Remediators, objects};
 use crate::interruptions::way::{Call, CallOutcome, rough};
-use crate::interruptions::{Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until, until_some};
 use crate::objects::ours;
 use crate::plane;
 use crate::remediators::{SELF_NODE, definitions, machine_rights, metal_role, template};
@@ -73,14 +73,11 @@ fn give_rights(stage: &Stage<'_>) -> Result<()> {
 async fn take_rights(stage: &Stage<'_>) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(stage.admin.clone());
     roles.delete(ROLE, &DeleteParams::default()).await?;
-    let is_in =
-        |role: &ClusterRole| role.rules.iter().flatten().any(|rule| names_self_node(rule.api_groups.as_deref()));
-    until("the end of the aggregated right", async || Ok((!is_in(&roles.get("nrh:hand-off").await?)).then_some(())))
-        .await
-}
-
-fn names_self_node(groups: Option<&[String]>) -> bool {
-    groups.unwrap_or_default().iter().any(|group| SELF_NODE.starts_with(group.as_str()) && !group.is_empty())
+    let is_in = |role: &ClusterRole| {
+        let mut groups = role.rules.iter().flatten().flat_map(|rule| rule.api_groups.iter().flatten());
+        groups.any(|group| SELF_NODE.starts_with(group.as_str()) && !group.is_empty())
+    };
+    until("the end of the aggregated right", async || Ok(!is_in(&roles.get("nrh:hand-off").await?))).await
 }
 
 /// A policy that hands nodes with that value of the label `remediator` to a remediator.
@@ -138,7 +135,7 @@ impl Play<'_> {
     /// Waits until the first step is in one of these states.
     async fn first_step(&self, node: &str, states: &[StepState]) -> Result<NodeRemediation> {
         let mut last = None;
-        let found = until("the state of the step", async || {
+        let found = until_some("the state of the step", async || {
             last = self.remediation(node).await?;
             let state = last.as_ref().and_then(|one| one.status.as_ref()?.attempts.first().map(|step| step.state));
             Ok(last.clone().filter(|_| state.is_some_and(|state| states.contains(&state))))
@@ -147,21 +144,13 @@ impl Play<'_> {
         found.with_context(|| format!("node {node}, {states:?}: {last:#?}"))
     }
 
-    /// The remediator is done, the node is well after that, and the remediation ends so.
-    async fn comes_back(&self, node: &str) -> Result<()> {
-        self.remediators.will(node, Does::Repairs);
-        self.first_step(node, &[StepState::Verifying]).await?;
-        self.stage.fleet.well(node);
-        self.stage.fleet.resolved(node).await
-    }
-
     /// Waits until the node's object is gone and the remediation owes nothing any more.
     async fn taken_back(&self, node: &str) -> Result<()> {
         let what = format!("the end of the object of {node}, and of what its remediation owes");
         until(&what, async || {
             let owes = |one: &NodeRemediation| !one.finalizers().is_empty();
             let is_over = self.remediation(node).await?.is_some_and(|one| !owes(&one));
-            Ok((is_over && !self.stands(node).await?).then_some(()))
+            Ok(is_over && !self.stands(node).await?)
         })
         .await
     }
@@ -242,7 +231,7 @@ async fn cut_off(play: &Play<'_>, node: &str, fate: CallOutcome, owed: Option<&s
     let judge = move |call: &Call| if is_it(call) { fate } else { CallOutcome::Answered };
     let leader = start(&rough(play.stage.upstream.clone(), gone.clone(), judge));
     if let Some(owed) = owed {
-        until("the object that the dead leader owed", async || Ok(play.stands(owed).await?.then_some(()))).await?;
+        until("the object that the dead leader owed", async || play.stands(owed).await).await?;
     }
     is_armed.store(true, Ordering::SeqCst);
     play.node(node, "self", Does::Works).await?;
@@ -267,7 +256,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     for (node, (api_version, kind)) in [("well-self", KINDS[0]), ("well-metal", KINDS[1])] {
         let remediation = play.first_step(node, &[StepState::Started, StepState::Verifying]).await?;
         let operation = remediation.status.clone().unwrap_or_default().attempts.remove(0).operation_id;
-        let object = until("the object", async || Ok(play.remediators.made(node))).await?;
+        let object = until_some("the object", async || Ok(play.remediators.made(node))).await?;
         let types = object.types.clone().unwrap_or_default();
         // A list may leave it out.
         ensure!(types.kind.is_empty() || (types.api_version.as_str(), types.kind.as_str()) == (api_version, kind));
@@ -327,7 +316,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     }
     for node in ["at-work", "owed"] {
         play.first_step(node, &[StepState::Started]).await?;
-        until("the remediator's start", async || Ok(play.remediators.made(node))).await?;
+        until_some("the remediator's start", async || Ok(play.remediators.made(node))).await?;
     }
     take_rights(play.stage).await?;
     let taken = Instant::now();
@@ -335,7 +324,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     // The node is well without a word that the controller could read, and what was made for it cannot be deleted.
     play.stage.fleet.well("owed");
     let mut last = String::new();
-    let said = until("a hold that says why", async || {
+    let said = until_some("a hold that says why", async || {
         last = play.blocked("denied").await?;
         let parts = [
             "RequestRejected: SelfNodeRemediation medik8s/denied is to be deleted before anything else is done to node denied",
@@ -352,15 +341,18 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     ensure!(play.stands("owed").await? && !owed.finalizers().is_empty(), "expected it to be owed: {owed:#?}");
     let expected = format!("deleting SelfNodeRemediation medik8s/owed of remediation {}", owed.name_any());
     // Mere words are written seldom.
-    until(&expected, async || Ok((play.activity("owed").await? == expected).then_some(()))).await?;
+    until(&expected, async || Ok(play.activity("owed").await? == expected)).await?;
     ensure!(!play.stands("denied").await?, "an object was made without the right");
 
     give_rights(play.stage)?;
     play.taken_back("owed").await?;
     play.stage.fleet.resolved("owed").await?;
-    until("the hand-off after all", async || Ok(play.stands("denied").await?.then_some(()))).await?;
-    play.comes_back("at-work").await?;
-    let denied = until("the step that followed the refused one", async || {
+    until("the hand-off after all", async || play.stands("denied").await).await?;
+    play.remediators.will("at-work", Does::Repairs);
+    play.first_step("at-work", &[StepState::Verifying]).await?;
+    play.stage.fleet.well("at-work");
+    play.stage.fleet.resolved("at-work").await?;
+    let denied = until_some("the step that followed the refused one", async || {
         let remediation = play.remediation("denied").await?;
         let is_begun = |one: &NodeRemediation| {
             one.status.as_ref().is_some_and(|s| s.attempts.iter().any(|s| s.started_at.is_some()))

@@ -46,7 +46,7 @@ pub async fn is_shown(stage: &Stage<'_>, tool: &std::path::Path) -> Result<()> {
         let is_so = |(object, (kstatus, argo)): (&&str, &(&str, &str))| {
             last.get(*object).is_some_and(|found| found.0 == *kstatus && found.1 == *argo)
         };
-        Ok(expected.iter().all(is_so).then_some(()))
+        Ok(expected.iter().all(is_so))
     });
     shown.await.with_context(|| format!("expected {expected:?}, found {last:?}"))?;
     let remove = ["delete", "-f", &folder("config/samples/suspend-all.yaml")];

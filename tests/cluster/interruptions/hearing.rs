@@ -13,7 +13,7 @@ use nrh_testbed::process::Identity;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::interruptions::{Stage, kill, start, until, until_within};
+use crate::interruptions::{Stage, kill, start, until_some, until_within};
 
 const NODE: &str = "hears";
 const PROBE: &str = "system:serviceaccount:nrh-node:nrh-probe";
@@ -34,7 +34,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     nodes.patch_status(NODE, &PatchParams::default(), &Patch::Merge(&node)).await?;
     let probe = probe(stage).await?;
     let reports: Api<NodeRuntimeHealth> = Api::all(stage.admin.clone());
-    until("its first report", async || Ok(sequence(&reports).await?.filter(|sequence| *sequence > 0))).await?;
+    until_some("its first report", async || Ok(sequence(&reports).await?.filter(|sequence| *sequence > 0))).await?;
     tokio::time::sleep(REST).await;
 
     let commands: Api<NodeCommand> = Api::all(stage.upstream.clone());
@@ -78,7 +78,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
 async fn probe(stage: &Stage<'_>) -> Result<Identity> {
     let bed = stage.bed;
     let field = format!("spec.nodeName={NODE}");
-    let name = until("the probe's pod", async || {
+    let name = until_some("the probe's pod", async || {
         let names = bed.kubectl(&["get", "pod", "-n", "nrh-node", "--field-selector", &field, "-o", "name"])?;
         Ok(names.lines().next().map(|name| name.trim_start_matches("pod/").to_owned()))
     })

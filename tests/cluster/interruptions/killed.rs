@@ -13,13 +13,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::FutureExt;
 use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use nrh::api::{NodeCommand, RemediationPolicy};
+use nrh::api::{NodeCommand, NodeRemediation, RemediationPolicy};
 use nrh::controller::calls::Calls;
 use nrh::controller::run::Ended;
 use nrh::core::plan::PlanSettings;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -28,7 +30,8 @@ use crate::interruptions::cases::{ACTS, By, CASES, Case, Part};
 use crate::interruptions::process::Process;
 use crate::interruptions::stand_in::Remediators;
 use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
-use crate::interruptions::{Stage, daemons, door, free_lease, hand_offs, kill, manual, start_set, until, workload};
+use crate::interruptions::{Stage, daemons, door, free_lease, hand_offs, kill, start_set, until, workload};
+use crate::objects::ours;
 use crate::plane;
 
 /// Names the one kind of remediation that is to be tried, in the midst of work on it.
@@ -221,7 +224,7 @@ impl Range<'_> {
             leader = self.start(case)?;
         }
         self.aim.leave();
-        let what = || format!("node {node}, killed at {kind}, {fate}: {:?}", hit.as_ref().map(Call::line));
+        let what = || format!("node {node}, killed at {kind}, {fate:?}: {:?}", hit.as_ref().map(Call::line));
         for node in &nodes {
             self.settled(node).await.with_context(what)?;
             fleet.check_acts(node, case.acts).await.with_context(what)?;
@@ -262,14 +265,29 @@ impl Range<'_> {
         }
         self.stage.fleet.machine(node, &labels, case.fault, case.kubelet, case.fails).await?;
         if let Some(action) = case.manual {
-            manual::start(&self.stage.admin, node, case.name, case.fault, action).await?;
+            self.ask(case, node, action).await?;
         }
         if !case.fault.is_cluster_fault() {
             return Ok(());
         }
         daemons::make(&self.stage.admin, node).await?;
         let what = format!("a pod of DaemonSet {node} that loops");
-        until(&what, async || Ok(daemons::loops(&self.stage.admin, node).await?.then_some(()))).await
+        until(&what, async || daemons::loops(&self.stage.admin, node).await).await
+    }
+
+    /// A person has that action of the policy done, in the name that the client has.
+    async fn ask(&self, case: &Case, node: &str, action: &str) -> Result<()> {
+        let review: Api<SelfSubjectReview> = Api::all(self.stage.admin.clone());
+        let who = review.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+        let by = who.status.and_then(|status| status.user_info?.username).context("a name of one's own")?;
+        let nodes: Api<Node> = Api::all(self.stage.admin.clone());
+        let uid = nodes.get(node).await?.uid().context("a uid")?;
+        let spec = json!({"nodeName": node, "nodeUid": uid, "policy": case.name, "mode": "Enforce",
+            "manual": {"requestedBy": by, "fault": case.fault, "action": action}});
+        let manual = ours("NodeRemediation", &format!("{node}-by-hand"), spec);
+        let remediations: Api<NodeRemediation> = Api::all(self.stage.admin.clone());
+        remediations.create(&PostParams::default(), &serde_json::from_value(manual)?).await?;
+        Ok(())
     }
 
     async fn remove(&self, case: &Case, node: &str) -> Result<()> {
@@ -290,7 +308,7 @@ impl Range<'_> {
         until("the end of what the remediation holds, and of the command", async || {
             let holds = fleet.remediations(node).await?.iter().any(|remediation| !remediation.finalizers().is_empty());
             let command = commands.get_opt(node).await?.and_then(|command| command.spec.command);
-            Ok((!holds && command.is_none()).then_some(()))
+            Ok(!holds && command.is_none())
         })
         .await?;
         fleet.ledger_is_empty().await

@@ -25,7 +25,7 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
     stage.fleet.sick_node(in_work).await?;
     until("the cordon of the second node", async || {
         let is_begun = |one: &NodeRemediation| one.status.as_ref().is_some_and(|status| status.attempts.len() >= 2);
-        Ok(stage.fleet.remediations(in_work).await?.iter().any(is_begun).then_some(()))
+        Ok(stage.fleet.remediations(in_work).await?.iter().any(is_begun))
     })
     .await?;
     let before = remediations(stage).await?;
@@ -42,7 +42,7 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
         for node in NODES {
             left += usize::from(reports.get_opt(node).await?.is_some());
         }
-        Ok((left == 0).then_some(()))
+        Ok(left == 0)
     })
     .await?;
     stage.fleet.ledger_is_empty().await?;

@@ -119,7 +119,7 @@ fn kind(call: &Call) -> &'static str {
 
 fn expected() -> BTreeSet<String> {
     let calls = fates().into_iter().flat_map(|(kind, _, fates)| {
-        fates.into_iter().map(move |(fate, _)| format!("{kind} {fate}")).collect::<Vec<_>>()
+        fates.into_iter().map(move |(fate, _)| format!("{kind} {fate:?}")).collect::<Vec<_>>()
     });
     calls.chain(ALL.map(str::to_owned)).collect()
 }
@@ -129,7 +129,7 @@ impl Judge for Trouble {
         let (kind, card, by) = (kind(call), self.next(), self.next() % 1000);
         let fate = self.calls.get_mut(kind).map_or(CallOutcome::Answered, |deck| deck.draw(card));
         if fate != CallOutcome::Answered {
-            self.note(format!("{kind} {fate}"));
+            self.note(format!("{kind} {fate:?}"));
         }
         if matches!(fate, CallOutcome::Late(_)) { CallOutcome::Late(Duration::from_millis(by)) } else { fate }
     }

@@ -40,7 +40,7 @@ async fn holder(stage: &Stage<'_>) -> Result<String> {
 }
 
 async fn leads(stage: &Stage<'_>, who: &str) -> Result<()> {
-    until(&format!("{who} leads"), async || Ok(holder(stage).await?.starts_with(who).then_some(()))).await
+    until(&format!("{who} leads"), async || Ok(holder(stage).await?.starts_with(who))).await
 }
 
 /// What is done, or goes before it. That the answer to an act of before is recorded is none, nor is the Lease: either is refused
@@ -68,10 +68,8 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
         Ok(())
     };
     sick(0, before).await?;
-    until("some acts of the first leader", async || {
-        Ok((account::jobs(&account::since(bed, begun)?).len() >= ACTED).then_some(()))
-    })
-    .await?;
+    until("some acts of the first leader", async || Ok(account::jobs(&account::since(bed, begun)?).len() >= ACTED))
+        .await?;
     first.signal(Signal::STOP)?;
     let asleep = Timestamp::now();
     sick(before, before + during).await?;

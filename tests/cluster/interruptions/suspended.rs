@@ -15,7 +15,7 @@ use nrh::core::fault::FaultType;
 
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::fleet::Kubelet;
-use crate::interruptions::{Stage, kill, start, until};
+use crate::interruptions::{Stage, kill, start, until, until_some};
 
 /// Nodes that are sick at once, several times as many as may be remediated at a time.
 const FAULTY: usize = 40;
@@ -59,7 +59,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let made = || -> Result<usize> {
         Ok(account::since(bed, begun)?.iter().filter(|one| starts(one) && one.resource == "jobs.batch").count())
     };
-    until("the first Jobs", async || Ok((made()? >= UNDER_WAY).then_some(()))).await?;
+    until("the first Jobs", async || Ok(made()? >= UNDER_WAY)).await?;
     let sent = Timestamp::now();
     // It returns once the controller has confirmed it.
     nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"]).await?;
@@ -77,7 +77,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let ended = until("the end of what was begun", async || {
         let status = configs.get(CONFIG_NAME).await?.status.unwrap_or_default();
         let is_suspended = status.conditions.iter().any(|one| one.type_ == "Ready" && one.reason == "Suspended");
-        Ok((is_suspended && status.active_remediations == 0).then_some(()))
+        Ok(is_suspended && status.active_remediations == 0)
     });
     if let Err(error) = ended.await {
         let config = serde_json::to_string_pretty(&configs.get(CONFIG_NAME).await?)?;
@@ -96,11 +96,10 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     ensure!(shown.contains("an upgrade of the fleet") && shown.contains("true"), "{shown}");
 
     nrh(stage, &["resume", "--all"]).await?;
-    until("the end of the last fault", async || Ok((!names.iter().any(|node| fleet.is_sick(node))).then_some(())))
-        .await?;
+    until("the end of the last fault", async || Ok(!names.iter().any(|node| fleet.is_sick(node)))).await?;
     fleet.ledger_is_empty().await?;
     let events: Api<Event> = Api::all(stage.admin.clone());
-    let told = until("both events", async || {
+    let told = until_some("both events", async || {
         let all = events.list(&ListParams::default()).await?.items;
         let is_it = |one: &Event| one.regarding.as_ref().and_then(|by| by.kind.as_deref()) == Some("RemediationConfig");
         let reasons: BTreeSet<String> = all.into_iter().filter(is_it).filter_map(|one| one.reason).collect();

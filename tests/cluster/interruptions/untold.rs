@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::interruptions::watched::{Change, Telling};
 use crate::interruptions::way::{Call, CallOutcome, Judge, rough};
-use crate::interruptions::{Stage, account, kill, start, until};
+use crate::interruptions::{Stage, account, kill, start, until, until_some};
 
 /// For how long it is checked whether anything is done.
 const WATCH_TIME: Duration = Duration::from_secs(6);
@@ -105,7 +105,7 @@ async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
     let jobs: Api<Job> = Api::namespaced(stage.admin.clone(), "nrh-node");
     until("a Job, behind the cordon", async || {
         let all = jobs.list(&ListParams::default()).await?.items;
-        Ok(all.iter().any(|job| job.name_any().starts_with(node)).then_some(()))
+        Ok(all.iter().any(|job| job.name_any().starts_with(node)))
     })
     .await?;
     let nodes: Api<Node> = Api::all(stage.admin.clone());
@@ -119,7 +119,8 @@ async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
     stage.fleet.resolved(node).await?;
     stage.fleet.ledger_is_empty().await?;
     let last =
-        until("the end of our mark", async || Ok(Some(nodes.get(node).await?).filter(|node| !is_marked(node)))).await?;
+        until_some("the end of our mark", async || Ok(Some(nodes.get(node).await?).filter(|node| !is_marked(node))))
+            .await?;
     let is_closed = last.spec.and_then(|spec| spec.unschedulable) == Some(true);
     ensure!(is_closed, "node {node}: a person's cordon was taken off");
     println!("a cordon that a person has put on again stayed");
@@ -149,11 +150,10 @@ async fn suspended(stage: &Stage<'_>) -> Result<()> {
     stage.fleet.resolved("untold-before").await?;
     untold.keep_back(POLICIES);
     suspend(stage, true).await?;
-    until("a change of the policy that is not told", async || Ok(untold.count().contains_key(POLICIES).then_some(())))
-        .await?;
+    until("a change of the policy that is not told", async || Ok(untold.count().contains_key(POLICIES))).await?;
     stage.fleet.sick_node(node).await?;
     // It does not know better.
-    until("a remediation", async || Ok((!stage.fleet.remediations(node).await?.is_empty()).then_some(()))).await?;
+    until("a remediation", async || Ok(!stage.fleet.remediations(node).await?.is_empty())).await?;
     nothing_is_done(stage, node, begun).await?;
     suspend(stage, false).await?;
     nothing_is_done(stage, node, begun).await?;

@@ -1,7 +1,6 @@
 //! The way between a controller and the API server: on it calls are counted, delayed, refused, cut and lost, and what watches tell
 //! is disturbed.
 
-use std::fmt;
 use std::io::{Error, ErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,20 +36,6 @@ pub enum CallOutcome {
     CutBefore,
     /// It arrives and is carried out, and the connection breaks before its answer is back.
     CutAfter,
-}
-
-impl fmt::Display for CallOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Answered => f.write_str("answered"),
-            Self::Late(_) => f.write_str("late"),
-            Self::Lost => f.write_str("lost"),
-            Self::Unanswered => f.write_str("done and unanswered"),
-            Self::Refused(code) => write!(f, "refused with {code}"),
-            Self::CutBefore => f.write_str("cut before it arrived"),
-            Self::CutAfter => f.write_str("done and cut"),
-        }
-    }
 }
 
 /// Who says what becomes of calls, and of what watches tell.

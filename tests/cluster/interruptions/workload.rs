@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::interruptions::until;
+use crate::interruptions::until_some;
 
 /// Says on pods which node they are for: it has the node's name.
 const LABEL: &str = "workload";
@@ -24,7 +24,7 @@ pub async fn make(client: &Client, node: &str) -> Result<()> {
     sets.create(&PostParams::default(), &serde_json::from_value(set)?).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let of_node = ListParams::default().labels(&format!("{LABEL}={node}"));
-    let pod = until(&format!("a pod of ReplicaSet {node}"), async || {
+    let pod = until_some(&format!("a pod of ReplicaSet {node}"), async || {
         Ok(pods.list(&of_node).await?.items.first().map(ResourceExt::name_any))
     })
     .await?;

@@ -126,9 +126,8 @@ impl Applier {
             }
             let patch = json!({"metadata": cordon_mark(&live.node, Some(name))});
             self.patch_node(&live.node.name_any(), &patch).await?;
-            return Ok(ActionResult::Done {
-                message: format!("the node is unschedulable, as remediation {mark} has left it"),
-            });
+            let message = format!("the node is unschedulable, as remediation {mark} has left it");
+            return Ok(ActionResult::Done { message });
         }
         // The annotation comes from a write of this step whose result was not recorded. The controller does not cordon the node
         // again, and the next decision handles the annotation without the cordon. For a later cordon of the same remediation, the
@@ -136,9 +135,8 @@ impl Applier {
         let is_first = live.remediation.cordoned_at().is_none();
         if is_first && nodes::cordoned_by(&live.node).as_deref() == Some(name) {
             let message =
-                "the node was unschedulable with this remediation's annotation, and another client has uncordoned it"
-                    .to_owned();
-            return Ok(ActionResult::Done { message });
+                "the node was unschedulable with this remediation's annotation, and another client has uncordoned it";
+            return Ok(ActionResult::Done { message: message.to_owned() });
         }
         let patch = json!({"metadata": cordon_mark(&live.node, Some(name)), "spec": {"unschedulable": true}});
         let node = self.patch_node(&live.node.name_any(), &patch).await?;
@@ -215,10 +213,8 @@ impl Applier {
         let running =
             agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != command.operation_id);
         if let Some(running) = running {
-            return Err(ApplyError::NotNow(format!(
-                "node {} still executes command {}",
-                command.node, running.operation_id
-            )));
+            let why = format!("node {} still executes command {}", command.node, running.operation_id);
+            return Err(ApplyError::NotNow(why));
         }
         let found = live.command.as_ref();
         if found.is_some_and(|found| found.spec.command.as_ref() == Some(command)) {

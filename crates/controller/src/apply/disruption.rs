@@ -22,7 +22,7 @@ use nrh_core::action::{Action, Signal};
 use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role, Target};
 use nrh_core::moment::since;
-use nrh_core::remediation::{ActionResult, RemediationFault, StepRecord, StepState};
+use nrh_core::remediation::{ActionResult, Remediation, RemediationFault, StepRecord, StepState};
 use nrh_core::text::bounded as cut;
 
 /// How long after the kill of a running pod's shim no eviction follows in its namespace, and no other kill of a pod that a budget
@@ -126,9 +126,8 @@ impl Applier {
         }
         // No other check and no eviction runs between the read and the record.
         let busy = || {
-            ApplyError::NotNow(format!(
-                "the controller checks another kill, or evicts pods; the kill of Pod {pod} waits"
-            ))
+            let why = format!("the controller checks another kill, or evicts pods; the kill of Pod {pod} waits");
+            ApplyError::NotNow(why)
         };
         let _turn = timeout(DEADLINE, self.kills.turn.write()).await.map_err(|_| busy())?;
         let what = || format!("listing the PodDisruptionBudgets of namespace {}", pod.namespace);
@@ -167,10 +166,7 @@ impl Applier {
         refused(if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed }, message)
     }
 
-    /// Lets the controller evict a pod of the namespace. While the guard is held, no kill is checked.
-    ///
-    /// # Errors
-    /// Why the pod is not evicted in this round.
+    /// Lets the controller evict a pod of the namespace, or says why not now. While the guard is held, no kill is checked.
     pub(super) fn may_evict_in(&self, namespace: &str, operation: &str) -> Result<RwLockReadGuard<'_, ()>, String> {
         let turn = self.kills.turn.try_read().map_err(|_| "waits for the check of a kill".to_owned())?;
         match self.unshown(operation, namespace) {
@@ -194,7 +190,7 @@ impl Applier {
         let given = state.snapshot.commands.get(request.node).and_then(|command| command.command.as_ref());
         let is_given = given.is_some_and(|given| given.operation_id == command.operation_id)
             || state.snapshot.jobs.contains_key(&command.operation_id);
-        let step = remediation.steps.iter().find(|step| step.operation_id == command.operation_id)?;
+        let step = remediation.attempt(&command.operation_id)?;
         let age = since(self.clock.now(), step.scheduled_at);
         (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
     }
@@ -208,19 +204,17 @@ impl Applier {
             StepState::Scheduled | StepState::Started => step.started_at.is_some(),
             _ => self.settings.latest_execution(step).is_some_and(|until| until > now),
         };
-        let mut steps = state
-            .snapshot
-            .remediations
-            .values()
-            .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)));
-        let (_, step) = steps.find(|(remediation, step)| {
+        let is_other = |remediation: &Remediation, step: &StepRecord| {
             let fault = remediation.fault(&step.fault_id);
             let pod = fault.and_then(|known| ended_by(&step.action, known.kind, &step.target, fault));
             step.operation_id != operation
                 && pod.is_some_and(|pod| pod.namespace == namespace)
                 && (is_under_way(step) || step.executed_at.is_some_and(is_recent))
-        })?;
-        Some(step.operation_id.clone())
+        };
+        state.snapshot.remediations.values().find_map(|remediation| {
+            let step = remediation.steps.iter().find(|step| is_other(remediation, step))?;
+            Some(step.operation_id.clone())
+        })
     }
 }
 
@@ -327,9 +321,7 @@ mod tests {
         assert!(of(0, 2, 2, None, "False"), "enough are healthy without it");
         assert!(!of(0, 1, 2, None, "False") && of(0, 1, 2, Some("AlwaysAllow"), "False"));
         assert!(!of(1, 3, 1, None, "True"), "what it says is of an older wish");
-        assert!(
-            !has_room(&budget(&json!({"selector": {}}), &Value::Null), &pod(&json!({}), "False")),
-            "it has not said anything"
-        );
+        let silent = budget(&json!({"selector": {}}), &Value::Null);
+        assert!(!has_room(&silent, &pod(&json!({}), "False")), "it has not said anything");
     }
 }

@@ -51,10 +51,11 @@ impl Applier {
         live: &PreflightState,
     ) -> Result<ActionResult, ApplyError> {
         let (view, remediation) = (nodes::view(&live.node), &live.remediation);
+        let node = &remediation.node;
         if !view.unschedulable || view.cordoned_by.as_deref() != Some(remediation.name.as_str()) {
             return Err(ApplyError::NotNow(format!(
-                "Node {} does not carry the cordon of remediation {} (any more): evicted pods would come back",
-                remediation.node, remediation.name
+                "Node {node} does not carry the cordon of remediation {} (any more): evicted pods would come back",
+                remediation.name
             )));
         }
         let began = Instant::now();
@@ -65,20 +66,15 @@ impl Applier {
         if let Some(CannotEnd::Known(why) | CannotEnd::Uncertain(why)) = &cannot
             && !params.ignore_runtime_hang
         {
-            let node = &remediation.node;
             return Err(ApplyError::NotNow(format!("evicted pods would not end on Node {node} by now: {why}")));
         }
-        let Some(pods) = self.pods_of(&remediation.node, remediation.cordoned_at()).await? else {
-            return Ok(ActionResult::Refused {
-                reason: OutcomeReason::Protected,
-                message: format!(
-                    "Node {} has more pods that have not ended than any kubelet takes: expected at most {}, found more; see \
-                     who binds pods to it (kubectl get pods -A --field-selector spec.nodeName={})",
-                    remediation.node,
-                    PAGE * MAX_PAGES,
-                    remediation.node
-                ),
-            });
+        let Some(pods) = self.pods_of(node, remediation.cordoned_at()).await? else {
+            let message = format!(
+                "Node {node} has more pods that have not ended than any kubelet takes: expected at most {}, found more; see \
+                 who binds pods to it (kubectl get pods -A --field-selector spec.nodeName={node})",
+                PAGE * MAX_PAGES
+            );
+            return Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message });
         };
         let first = remediation.attempt(operation).and_then(|step| step.started_at);
         let age = first.map_or(Duration::ZERO, |first| since(self.clock.now(), first));
@@ -93,7 +89,7 @@ impl Applier {
                 Ok(_turn) => self.evict(&pod, params).await,
                 Err(why) => Answer::Refused(why),
             };
-            tracing::debug!(node = remediation.node, pod = %pod.pod, answer = ?answer, "eviction");
+            tracing::debug!(node, pod = %pod.pod, answer = ?answer, "eviction");
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
                 round.stop("the API server is slow");
@@ -198,10 +194,9 @@ fn answer(error: &CallError) -> Answer {
 
 /// The disruption budgets that refuse the eviction, in their words.
 fn budgets(status: &Status) -> Option<String> {
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    let of_budgets =
-        causes.iter().filter(|cause| cause.reason == "DisruptionBudget").map(|cause| cause.message.clone());
-    let messages: Vec<String> = of_budgets.collect();
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let of_budgets = causes.filter(|cause| cause.reason == "DisruptionBudget");
+    let messages: Vec<&str> = of_budgets.map(|cause| cause.message.as_str()).collect();
     if !messages.is_empty() {
         return Some(cut(&messages.join("; "), MAX_LINE));
     }
@@ -241,14 +236,14 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
 
 /// Whether the scheduler places a pod with this toleration on a cordoned node.
 fn tolerates_cordon(toleration: &Toleration) -> bool {
-    let is_key = toleration.key.as_deref().is_none_or(|key| key.is_empty() || key == UNSCHEDULABLE);
+    let exists = toleration.operator.as_deref() == Some("Exists");
+    // With `Exists` and without a key it is for all taints.
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let is_key = if key.is_empty() { exists } else { key == UNSCHEDULABLE };
     // The taint has no value.
-    let is_value =
-        toleration.operator.as_deref() == Some("Exists") || toleration.value.as_deref().unwrap_or_default().is_empty();
-    let has_key = toleration.key.as_deref().is_some_and(|key| !key.is_empty());
-    let is_all = has_key || toleration.operator.as_deref() == Some("Exists");
+    let is_value = exists || toleration.value.as_deref().unwrap_or_default().is_empty();
     let is_effect = matches!(toleration.effect.as_deref(), None | Some("" | "NoSchedule"));
-    is_key && is_value && is_all && is_effect
+    is_key && is_value && is_effect
 }
 
 #[cfg(test)]
@@ -330,10 +325,8 @@ mod tests {
         let owner =
             |kind: &'static str| pod(&move |p| p["metadata"]["ownerReferences"][0]["kind"] = json!(kind)).recreated_by;
         assert_eq!(owner("DaemonSet"), RecreatedBy::DaemonSet);
-        assert_eq!(
-            pod(&|p| p["metadata"]["ownerReferences"][0]["controller"] = json!(false)).recreated_by,
-            RecreatedBy::Nobody
-        );
+        let loose = pod(&|p| p["metadata"]["ownerReferences"][0]["controller"] = json!(false));
+        assert_eq!(loose.recreated_by, RecreatedBy::Nobody);
         let mirror = pod(&|p| p["metadata"]["annotations"] = json!({MIRROR_ANNOTATION: "x"}));
         assert_eq!(mirror.recreated_by, RecreatedBy::Kubelet);
         assert_eq!(pod(&|p| p["status"]["phase"] = json!("Failed")).state, PodState::Finished);

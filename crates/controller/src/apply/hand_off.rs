@@ -92,13 +92,8 @@ impl Applier {
         existing: &DynamicObject,
         handed: &HandedOff,
     ) -> Result<ActionResult, ApplyError> {
-        let is_left = match stranded(existing, handed) {
-            Some((remediation, operation)) => {
-                self.has_done_with(remediation, operation, handed) || self.is_gone(remediation).await
-            }
-            None => false,
-        };
-        if !is_left {
+        let Some((remediation, operation)) = stranded(existing, handed) else { return not_made(existing, handed) };
+        if !self.has_done_with(remediation, operation, handed) && !self.is_gone(remediation).await {
             return not_made(existing, handed);
         }
         self.must_lead()?;
@@ -128,14 +123,13 @@ impl Applier {
         at: Timestamp,
         why: &str,
     ) -> Result<(), ApplyError> {
-        let not_notified = match self.annotate_timeout(handed, at).await {
-            Ok(true) => None,
-            Ok(false) => Some(format!("{handed} is not there any more")),
-            Err(error) if error.is_refusal() => Some(format!("its remediator could not be notified: {}", error.line())),
+        let outcome = match self.annotate_timeout(handed, at).await {
+            Ok(true) => format!("{handed} was notified"),
+            Ok(false) => format!("{handed} is not there any more"),
+            Err(error) if error.is_refusal() => format!("its remediator could not be notified: {}", error.line()),
             Err(error) => return Err(error.into()),
         };
-        let message = not_notified
-            .map_or_else(|| format!("{why}; {handed} was notified"), |not_notified| format!("{why}; {not_notified}"));
+        let message = format!("{why}; {outcome}");
         tracing::info!(remediation = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
         let Some(remediation) = self.known(name) else { return Ok(()) };
         let next = remediation::timed_out(&remediation, &handed.operation_id, &message, self.clock.now());
@@ -260,7 +254,7 @@ fn object(
     });
     let owners: Vec<OwnerReference> = remediation.into_iter().chain(machine).collect();
     object.metadata.owner_references = Some(owners).filter(|owners| !owners.is_empty());
-    object.data = json!({"spec": spec.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()))});
+    object.data = json!({"spec": spec.cloned().unwrap_or_else(|| json!({}))});
     object
 }
 

@@ -21,7 +21,7 @@ impl Applier {
         let Some((uid, version)) = remediation.identity.clone() else {
             return Err(ApplyError::NotNow(format!("manual request {} has no object", remediation.name)));
         };
-        let name = &remediation.name;
+        let Remediation { name, node, policy, message, .. } = remediation;
         let api = self.calls.read::<NodeRemediation>();
         let what = || format!("reading NodeRemediation {name}");
         let read = match bounded(what, api.get(name)).await {
@@ -40,18 +40,9 @@ impl Applier {
         let metadata =
             json!({"uid": uid, "resourceVersion": version, "finalizers": finalizers, "labels": labels(remediation)});
         let kept = self.patch_manual(name, &json!({"metadata": metadata}), false).await?;
-        tracing::info!(
-            remediation = name,
-            node = remediation.node,
-            policy = remediation.policy,
-            message = remediation.message,
-            "remediation of a manual request started"
-        );
-        self.write_remediation(&Remediation {
-            identity: kept.uid().zip(kept.resource_version()),
-            ..remediation.clone()
-        })
-        .await
+        tracing::info!(remediation = name, node, policy, message, "remediation of a manual request started");
+        let identity = kept.uid().zip(kept.resource_version());
+        self.write_remediation(&Remediation { identity, ..remediation.clone() }).await
     }
 
     /// Writes why the manual request has not begun.

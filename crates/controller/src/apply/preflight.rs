@@ -153,11 +153,8 @@ impl Applier {
         })
     }
 
-    /// Checks that nobody has suspended all remediation, by the watch and by what was read. Calls take time, so a caller checks
-    /// this immediately before it begins something.
-    ///
-    /// # Errors
-    /// If somebody has: who, and why.
+    /// Checks that nobody has suspended all remediation, by the watch and by what was read; the error says who has, and why.
+    /// Calls take time, so a caller checks this immediately before it begins something.
     pub(super) fn not_suspended(&self) -> Result<(), ApplyError> {
         let suspended = self.cache.lock().snapshot.suspended.clone();
         suspended.map_or(Ok(()), |by| {

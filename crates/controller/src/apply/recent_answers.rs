@@ -38,18 +38,12 @@ pub struct RecentAnswers {
 
 impl RecentAnswers {
     /// The current policy. A caller that comes while another call is under way waits for that answer, and uses it if it is recent
-    /// enough.
-    ///
-    /// # Errors
-    /// If no answer comes within the deadline of a call. The deadline includes the wait for another call.
+    /// enough. The deadline of a call includes that wait.
     pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<RemediationPolicy>, CallError> {
         ask(&self.slot(name), calls, name, FRESH).await
     }
 
     /// The object that applies to all policies. Callers that wait for each other share an answer. No earlier answer is used.
-    ///
-    /// # Errors
-    /// The same as for [`policy`](Self::policy).
     pub async fn config(&self, calls: &Calls) -> Result<Option<Guarded<RemediationConfig>>, CallError> {
         ask(&self.config, calls, CONFIG_NAME, Duration::ZERO).await
     }
@@ -74,10 +68,7 @@ impl RecentAnswers {
 
     /// The current version of the ledger, if it exists. The read always starts after the caller asked. Callers that wait for each
     /// other share an answer. No earlier answer is used, however recent it looks by the clock of a machine that may have stood
-    /// still.
-    ///
-    /// # Errors
-    /// If no answer comes within the deadline of a call. The deadline includes the wait for another call.
+    /// still. The deadline of a call includes the wait for another call.
     pub async fn ledger(&self, calls: &Calls) -> Result<Option<String>, CallError> {
         let what = || format!("reading {SYSTEM_NAMESPACE}/{LEDGER_NAME}");
         let mine = Instant::now();

@@ -142,13 +142,8 @@ impl Applier {
                 written.fold(&mut self.cache.lock(), Instant::now());
                 self.events.changed(before.as_ref(), remediation);
                 if remediation.phase.is_final() {
-                    tracing::info!(
-                        remediation = remediation.name,
-                        node = remediation.node,
-                        phase = remediation.phase.as_str(),
-                        message = remediation.message,
-                        "remediation ended"
-                    );
+                    let Remediation { name, node, phase, message, .. } = remediation;
+                    tracing::info!(remediation = name, node, phase = phase.as_str(), message, "remediation ended");
                 }
                 Ok(())
             }

@@ -26,12 +26,9 @@ impl Applier {
         let (node, view) = (&live.node, nodes::view(&live.node));
         match TaintState::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
             TaintState::Nothing => {
+                let ours = Taint { key: TAINT_KEY.to_owned(), effect: effect.as_str().to_owned(), ..Taint::default() };
                 let mut taints = others(node, None);
-                taints.push(Taint {
-                    key: TAINT_KEY.to_owned(),
-                    effect: effect.as_str().to_owned(),
-                    ..Taint::default()
-                });
+                taints.push(ours);
                 let mark = TaintMark::new(name, effect);
                 let after = self.patch_node(&node.name_any(), &patch(node, &taints, Some(&mark))).await?;
                 let now = if nodes::view(&after).carries(effect) {
@@ -39,9 +36,8 @@ impl Applier {
                 } else {
                     "has none now either, by the API server's answer"
                 };
-                Ok(ActionResult::Done {
-                    message: format!("the node had no taint {TAINT_KEY}:{} and {now}", effect.as_str()),
-                })
+                let message = format!("the node had no taint {TAINT_KEY}:{} and {now}", effect.as_str());
+                Ok(ActionResult::Done { message })
             }
             TaintState::Own => {
                 Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() })

@@ -171,8 +171,9 @@ impl Ingest for NodeRuntimeHealth {
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
-        let old = state.controller_statuses.remove(key);
-        forget_said(state, old);
+        if let Some(old) = state.controller_statuses.remove(key) {
+            old.conditions.release(&mut state.condition_texts);
+        }
         state.arrivals.remove(key);
         // What is left here is from a report that arrived after its Node was deleted.
         if !state.snapshot.nodes.contains_key(key) {
@@ -186,12 +187,7 @@ impl Ingest for NodeRuntimeHealth {
 /// Stores the controller's part of a report.
 pub(super) fn set_status(state: &mut State, node: &str, mut current: ControllerStatus) {
     current.conditions.share(&mut state.condition_texts);
-    let old = state.controller_statuses.insert(node.to_owned(), current);
-    forget_said(state, old);
-}
-
-fn forget_said(state: &mut State, old: Option<ControllerStatus>) {
-    if let Some(old) = old {
+    if let Some(old) = state.controller_statuses.insert(node.to_owned(), current) {
         old.conditions.release(&mut state.condition_texts);
     }
 }

@@ -84,11 +84,7 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     row.job_succeeded = status.is_some_and(|s| positive(s.succeeded));
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let ended = conditions.iter().any(|c| ["Complete", "Failed"].contains(&c.type_.as_str()) && c.status == "True");
-    if !ended {
-        row.job_finished = None;
-    } else if row.job_finished.is_none() {
-        row.job_finished = Some(now);
-    }
+    row.job_finished = ended.then(|| row.job_finished.unwrap_or(now));
 }
 
 /// The operation that a pod belongs to, if the Job controller made the pod for the operation's Job. A kubelet may mirror its own

@@ -36,12 +36,12 @@ struct Known {
     named: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OfNode {
     known: BTreeMap<PodRef, Known>,
     /// Pods that faults name, that do not exist, and that no read ever showed.
     unseen: BTreeSet<PodRef>,
-    read: Option<Instant>,
+    read: Instant,
 }
 
 /// All that is known.
@@ -62,23 +62,21 @@ impl KnownPods {
         keys: &BTreeSet<String>,
         now: Instant,
     ) {
-        let mut of_node = self.of_nodes.remove(node).unwrap_or_default();
-        let mut there = self.known(named, all, keys, now);
-        of_node.unseen.clear();
-        let missing: Vec<&PodRef> = named.iter().filter(|pod| !there.contains_key(*pod)).collect();
+        let mut before = self.of_nodes.remove(node).map(|of_node| of_node.known).unwrap_or_default();
+        let (mut known, mut unseen) = (self.known(named, all, keys, now), BTreeSet::new());
+        let missing: Vec<&PodRef> = named.iter().filter(|pod| !known.contains_key(*pod)).collect();
         for pod in missing {
-            match of_node.known.remove(pod).or_else(|| self.of_set(pod)) {
-                Some(last) => drop(there.insert(pod.clone(), Known { named: now, ..gone(last) })),
-                None => drop(of_node.unseen.insert(pod.clone())),
+            match before.remove(pod).or_else(|| self.of_set(pod)) {
+                Some(last) => drop(known.insert(pod.clone(), Known { named: now, ..gone(last) })),
+                None => drop(unseen.insert(pod.clone())),
             }
         }
-        let mut before: Vec<(PodRef, Known)> =
-            of_node.known.into_iter().filter(|(pod, _)| !there.contains_key(pod)).collect();
+        let mut before: Vec<(PodRef, Known)> = before.into_iter().filter(|(pod, _)| !known.contains_key(pod)).collect();
         before.retain(|(_, known)| now.saturating_duration_since(known.named) < REMEMBERED);
         before.sort_by_key(|(_, known)| std::cmp::Reverse(known.named));
         before.truncate(MAX_REMEMBERED);
-        there.extend(before);
-        self.of_nodes.insert(node.to_owned(), OfNode { known: there, unseen: of_node.unseen, read: Some(now) });
+        known.extend(before);
+        self.of_nodes.insert(node.to_owned(), OfNode { known, unseen, read: now });
         self.labels.forget_unused();
     }
 
@@ -111,8 +109,8 @@ impl KnownPods {
 
     /// Forgets nodes that have not been of interest for a long time.
     pub fn retain(&mut self, wanted: &BTreeSet<String>, now: Instant) {
-        let is_young = |read: Instant| now.saturating_duration_since(read) < REMEMBERED;
-        self.of_nodes.retain(|node, of_node| wanted.contains(node) || of_node.read.is_some_and(is_young));
+        let is_young = |of_node: &OfNode| now.saturating_duration_since(of_node.read) < REMEMBERED;
+        self.of_nodes.retain(|node, of_node| wanted.contains(node) || is_young(of_node));
         self.labels.forget_unused();
     }
 

@@ -82,8 +82,7 @@ impl State {
 
     /// Stores whether the controller may evict pods. Returns whether that changed.
     pub fn note_may_evict(&mut self, may: TriState, now: Instant) -> bool {
-        let is_news = self.may_evict != may;
-        self.may_evict = may;
+        let is_news = std::mem::replace(&mut self.may_evict, may) != may;
         if is_news {
             self.join_policies(now);
         }

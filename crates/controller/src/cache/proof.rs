@@ -22,7 +22,7 @@ impl Proof {
     /// Stores the outcome of a check: what is missing. Returns whether that changed.
     pub fn note(&mut self, lacks: Vec<String>, now: Instant) -> bool {
         let is_news = self.not_enforced(now).is_some() == lacks.is_empty() || self.lacks != lacks;
-        self.proven = if lacks.is_empty() { Some(now) } else { None };
+        self.proven = lacks.is_empty().then_some(now);
         self.lacks = lacks;
         self.failed = None;
         is_news

@@ -67,17 +67,15 @@ impl Versions {
 
     /// Records a deletion. Returns whether it removes the object that the cache holds.
     pub fn record_deletion(&mut self, key: &str, version: u64) -> bool {
-        match self.known.get(key) {
-            // Re-created since: the deletion is outdated.
-            Some(known) if version != 0 && *known > version => false,
-            _ => {
-                if let Some(seen) = self.listing.as_mut() {
-                    seen.remove(key);
-                }
-                self.note_deletion(key, version);
-                self.known.remove(key).is_some()
-            }
+        // Re-created since: the deletion is outdated.
+        if version != 0 && self.known.get(key).is_some_and(|known| *known > version) {
+            return false;
         }
+        if let Some(seen) = self.listing.as_mut() {
+            seen.remove(key);
+        }
+        self.note_deletion(key, version);
+        self.known.remove(key).is_some()
     }
 
     fn note_deletion(&mut self, key: &str, version: u64) {

@@ -134,16 +134,14 @@ pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Vec<String
         }
         unread.get_or_insert(kind);
     }
-    let lack = unread.map_or_else(
-        || {
-            format!(
-                "handOff to {template}: its remediator works on Machines; expected the kind {MACHINE} of {} or {}, found none",
-                CLUSTER_API.join(", "),
-                MACHINE_API.join(", ")
-            )
-        },
-        |kind| no_right(template, &kind, &["get"]),
-    );
+    let lack = match unread {
+        Some(kind) => no_right(template, &kind, &["get"]),
+        None => format!(
+            "handOff to {template}: its remediator works on Machines; expected the kind {MACHINE} of {} or {}, found none",
+            CLUSTER_API.join(", "),
+            MACHINE_API.join(", ")
+        ),
+    };
     Ok(vec![lack])
 }
 

@@ -2,7 +2,6 @@
 //! anything depends on it. While this is unknown, such a step is blocked.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use kube::api::DynamicObject;
 use kube::core::ApiResource;
@@ -13,12 +12,10 @@ use crate::cache::State;
 use crate::cache::policies::TemplateRead;
 use crate::calls::{CallError, Calls, bounded_opt};
 use crate::handles::Handles;
+use crate::permissions::{POLL_INTERVAL, again};
 use nrh_core::hand_off::TemplateRef;
+use nrh_core::snapshot::TriState;
 
-/// How often the controller checks whether a question is due.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Time until the next check after each result: all rights exist, something is lacking, no answer.
-const AGAIN: [Duration; 3] = [Duration::from_mins(5), Duration::from_secs(30), Duration::from_secs(15)];
 /// The verbs that the controller uses on the remediator's objects.
 const VERBS: [&str; 4] = ["create", "get", "patch", "delete"];
 
@@ -58,30 +55,25 @@ fn due(state: &State, tried: &mut BTreeMap<TemplateRef, Instant>, now: Instant) 
     let named = state.templates();
     tried.retain(|template, _| named.contains(template));
     let is_due = |template: &TemplateRef| {
-        let [fine, lacking, unknown] = AGAIN;
-        let wait = match state.rights.get(template) {
-            Some(lacks) if lacks.is_empty() => fine,
-            Some(_) => lacking,
-            None => unknown,
+        let has_all = match state.rights.get(template) {
+            Some(lacks) if lacks.is_empty() => TriState::True,
+            Some(_) => TriState::False,
+            None => TriState::Unknown,
         };
-        tried.get(template).is_none_or(|at| now.saturating_duration_since(*at) >= wait)
+        tried.get(template).is_none_or(|at| now.saturating_duration_since(*at) >= again(has_all))
     };
     named.into_iter().filter(is_due).collect()
 }
 
 /// The state of a template; an error if it cannot be known now.
-///
-/// # Errors
-/// A call that failed.
 pub async fn read(calls: &Calls, template: &TemplateRef) -> Result<TemplateRead, CallError> {
     let served = served(calls, &template.api_version).await?;
     let find = |kind: &str| among(&served, &template.api_version, kind).ok_or_else(|| no_kind(template, kind));
-    let (kinds, mut lacks): (Vec<_>, Vec<_>) =
+    let (kinds, missing): (Vec<_>, Vec<_>) =
         [template.kind.as_str(), template.object_kind()].map(find).into_iter().partition(Result::is_ok);
     let kinds: Vec<ApiResource> = kinds.into_iter().flatten().collect();
     let [of_template, of_object] = kinds.as_slice() else {
-        let lacks = lacks.drain(..).filter_map(Result::err).collect();
-        return Ok(TemplateRead { lacks, version: None });
+        return Ok(TemplateRead { lacks: missing.into_iter().filter_map(Result::err).collect(), version: None });
     };
     let (mut lacks, mut found) = (Vec::new(), None);
     if may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {

@@ -138,19 +138,19 @@ impl Api {
     }
 }
 
-/// A released Lease, of a leader that had seen the API server's clock so far ahead.
-fn released(number: i64, server_ahead: i64) -> Value {
-    let (renewed, written) = (START.to_string(), START + SignedDuration::from_secs(server_ahead));
-    let entry = json!({"manager": CONTROLLER_MANAGER, "operation": "Update", "time": written.to_string()});
+/// A released Lease, of a leader whose clock was that of the API server.
+fn released(number: i64) -> Value {
+    let time = START.to_string();
+    let entry = json!({"manager": CONTROLLER_MANAGER, "operation": "Update", "time": time});
     json!({
         "metadata": {"name": LEASE_NAME, "resourceVersion": "1", "managedFields": [entry]},
-        "spec": {"leaseTransitions": number, "renewTime": renewed},
+        "spec": {"leaseTransitions": number, "renewTime": time},
     })
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_term_whose_taking_got_no_answer_begins_with_the_clock_of_the_api_server_too() {
-    let api = Api::of(&[300], Some(released(1, 0)), &[Fate::DoneWithoutAnswer]);
+    let api = Api::of(&[300], Some(released(1)), &[Fate::DoneWithoutAnswer]);
     let (mut election, clock) = api.election(0);
     assert!(election.round().await.is_err(), "the answer is lost");
     assert!(election.round().await.unwrap().is_some(), "the lease is renewed");
@@ -166,13 +166,13 @@ async fn a_machine_whose_clock_is_ahead_takes_no_number_that_time_has_to_catch_u
     const DAYS: i64 = 3 * 86_400;
     let now = i64::from(first_epoch(START));
     let later = now + DAYS / 60;
-    let taken = Some(released(now - 9, 0));
+    let taken = Some(released(now - 9));
     let cases: [Case<'_>; 8] = [
         (DAYS, 0, taken.clone(), &[], &[later, now]),
         (DAYS, 0, None, &[], &[later, now]),
-        (DAYS, 0, Some(released(now + 5, 0)), &[], &[later, now + 6]),
+        (DAYS, 0, Some(released(now + 5)), &[], &[later, now + 6]),
         // A Lease with such a number keeps it: the number of a term never falls.
-        (DAYS, 0, Some(released(later + 5, 0)), &[], &[later + 6]),
+        (DAYS, 0, Some(released(later + 5)), &[], &[later + 6]),
         (DAYS, 0, taken.clone(), &[Fate::Done, Fate::Refused], &[later, later, now]),
         (DAYS, 0, taken.clone(), &[Fate::DoneWithoutAnswer], &[later, later, now]),
         // Which of the two is wrong is not known. The lower number does no lasting harm.
@@ -194,7 +194,7 @@ async fn a_machine_whose_clock_is_ahead_takes_no_number_that_time_has_to_catch_u
 /// For a machine that is paused with its clock, the API server's is ahead afterwards.
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_ahead_within_a_term_ends_it_once() {
-    let api = Api::of(&[0, 0, 600], Some(released(1, 0)), &[]);
+    let api = Api::of(&[0, 0, 600], Some(released(1)), &[]);
     let (election, clock) = api.election(0);
     let ended = tokio::time::timeout(RETRY * 5, election.run(CancellationToken::new())).await;
     assert!(matches!(ended, Ok(Err(Lost::Suspended))), "{ended:?}");

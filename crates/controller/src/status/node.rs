@@ -84,6 +84,7 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
         "the probe's last report is too old, or the node cannot be reached"
     };
     let (reporting, pods) = (status_view.probe_reporting, status_view.pods_progressing);
+    let (is_stable, reason, message) = stable(status_view, current);
     let reported = by(reporting, Why::Reporting, Why::HeartbeatMissed);
     let mut conditions = vec![
         // The object is Ready while a probe reports into it, however faulty its node is.
@@ -91,31 +92,26 @@ fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now
         of(ConditionType::ProbeReporting, reporting, reported, heartbeats),
         of(ConditionType::PodsProgressing, pods, by(pods, Why::NoFault, Why::FaultConfirmed), progress),
         of(ConditionType::SelfHealing, status_view.self_healing.status(), healing, &status_view.activity),
-        stable(status_view, current, of),
+        of(ConditionType::NodeStable, is_stable, reason, message),
     ];
     let stale_kinds = stale_conditions(status_view, current).into_iter();
     conditions.extend(stale_kinds.map(|kind| of(kind, TriState::Unknown, Why::Stale, stale)));
     conditions
 }
 
-/// The condition `NodeStable`. A controller that has just started keeps a True of its predecessor.
-fn stable(
-    status_view: &NodeStatusView,
-    current: &ControllerStatus,
-    of: impl Fn(ConditionType, TriState, ConditionReason, &str) -> Condition,
-) -> Condition {
-    let kind = ConditionType::NodeStable;
-    let stood = current.conditions.status(kind) == TriState::True;
-    let flapping = status_view.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
-    match (status_view.stable, flapping) {
-        (TriState::False, fault) => {
-            of(kind, TriState::False, ConditionReason::FaultConfirmed, fault.map_or("", |fault| fault.message.as_str()))
+/// Status, reason and message of `NodeStable`. A controller that has just started keeps a True of its predecessor.
+fn stable<'v>(status_view: &'v NodeStatusView, current: &ControllerStatus) -> (TriState, ConditionReason, &'v str) {
+    let stood = current.conditions.status(ConditionType::NodeStable) == TriState::True;
+    match status_view.stable {
+        TriState::False => {
+            let flapping = status_view.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
+            (TriState::False, ConditionReason::FaultConfirmed, flapping.map_or("", |fault| fault.message.as_str()))
         }
-        (TriState::Unknown, _) if !stood => {
+        TriState::Unknown if !stood => {
             let why = "the node was not watched for long enough to know whether it flaps";
-            of(kind, TriState::Unknown, ConditionReason::NotYetChecked, why)
+            (TriState::Unknown, ConditionReason::NotYetChecked, why)
         }
-        _ => of(kind, TriState::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
+        _ => (TriState::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
     }
 }
 
@@ -202,11 +198,6 @@ mod tests {
         "2025-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn written_with(conditions: &serde_json::Value) -> ControllerStatus {
-        let conditions: Vec<Condition> = serde_json::from_value(conditions.clone()).unwrap();
-        ControllerStatus { conditions: Conditions::of(&conditions), ..ControllerStatus::default() }
-    }
-
     fn status_of(part: NodeRuntimeHealthStatus) -> ControllerStatus {
         ControllerStatus {
             cluster_faults: part.cluster_faults,
@@ -262,20 +253,18 @@ mod tests {
         assert_eq!(difference(&current, &node_part(&status_view, &[], &current, now())), Difference::None);
         let of = |stable| NodeStatusView { stable, ..status_view.clone() };
         let difference_of = |stable| difference(&current, &node_part(&of(stable), &[], &current, now()));
-        assert_eq!(
-            (difference_of(TriState::True), difference_of(TriState::False)),
-            (Difference::Watched, Difference::Matter)
-        );
+        assert_eq!([TriState::True, TriState::False].map(difference_of), [Difference::Watched, Difference::Matter]);
     }
 
     #[test]
     fn restart_safe_true_is_not_vouched_for_when_the_word_is_too_old_but_false_stays() {
-        let time = "2025-01-01T00:00:00Z";
         let with = |status: &str| {
-            written_with(
-                &json!([{"type": "RestartSafe", "status": status, "reason": "Clean", "message": "", "lastTransitionTime": time},
-                                  {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": time}]),
-            )
+            let conditions = [("RestartSafe", status), ("RuntimeReady", "True")].map(|(kind, status)| {
+                let time = now().to_string();
+                json!({"type": kind, "status": status, "reason": "Clean", "message": "", "lastTransitionTime": time})
+            });
+            let conditions: Vec<Condition> = serde_json::from_value(json!(conditions)).unwrap();
+            ControllerStatus { conditions: Conditions::of(&conditions), ..ControllerStatus::default() }
         };
         let late = NodeStatusView { restart_safe_known: false, ..NodeStatusView::default() };
         let part = node_part(&late, &[], &with("True"), now());

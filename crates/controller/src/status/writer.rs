@@ -62,13 +62,6 @@ const WATCHED_ROUND: u128 = 100;
 /// Wait after a failed write, before the next try on the same object.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
-enum Compared {
-    Same,
-    PutOff,
-    Due(Write),
-}
-
 /// The writes of one round, and what is left to it.
 #[derive(Debug)]
 struct Round {
@@ -307,30 +300,27 @@ impl StatusWriter {
             let (node, node_uid, row) = (node.to_owned(), node_uid.to_owned(), row.cloned());
             round.add(Write::Check { node, node_uid, row, ask });
         }
-        match self.node_write(node, status, current, round) {
-            Compared::Same => current.is_settled = is_asked,
-            Compared::PutOff => {}
-            Compared::Due(write) => round.add(write),
-        }
+        current.is_settled = self.node_write(node, status, current, round) && is_asked;
     }
 
+    /// Adds the write of the controller's part, unless it is put off. Returns whether nothing differs.
     fn node_write(
         &self,
         node: &str,
         (status_view, blocked): &(Arc<NodeStatusView>, Vec<String>),
         current: &ControllerStatus,
         round: &mut Round,
-    ) -> Compared {
+    ) -> bool {
         if current.unreadable {
-            return Compared::Same;
+            return true;
         }
         let part = node_part(status_view, blocked, current, self.handles.clock.now());
         let is_recent = |least| !self.rested(&format!("node {node}"), round.now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > round.now);
         let is_put_off = match difference(current, &part) {
-            Difference::None => return Compared::Same,
+            Difference::None => return true,
             Difference::Matter => is_crowded && is_recent(CROWD_EVERY),
-            Difference::Watched if round.watched == 0 => return Compared::PutOff,
+            Difference::Watched if round.watched == 0 => return false,
             Difference::Watched => {
                 round.watched -= 1;
                 false
@@ -339,9 +329,10 @@ impl StatusWriter {
         };
         if is_put_off {
             round.put_off += 1;
-            return Compared::PutOff;
+        } else {
+            round.add(Write::Node { node: node.to_owned(), part: Box::new(part) });
         }
-        Compared::Due(Write::Node { node: node.to_owned(), part: Box::new(part) })
+        false
     }
 
     /// Whether the last write with this key is at least `least` ago.

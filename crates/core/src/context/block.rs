@@ -74,12 +74,12 @@ impl Block {
     }
 
     /// The block as it is reported.
-    pub fn about(self, node: String, fault: Option<&str>, policy: Option<&str>, requeue: &mut Requeue) -> Blocked {
+    pub fn about(self, node: &str, fault: Option<&str>, policy: Option<&str>, requeue: &mut Requeue) -> Blocked {
         if let Some(until) = self.until {
             requeue.after(until);
         }
         Blocked {
-            node,
+            node: node.to_owned(),
             fault_id: fault.map(ToOwned::to_owned),
             policy: policy.map(ToOwned::to_owned),
             reason: self.reason,

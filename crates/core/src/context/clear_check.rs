@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{ClusterContext, NodeContext, Probe, conditions};
+use super::{NodeContext, Probe, conditions};
 use crate::fault::{FaultState, MAX_FAULTS};
 use crate::faults::ShowsIn;
 use crate::moment::since;
@@ -33,13 +33,8 @@ fn is_of(pod: &SuspectPod, fault: &RemediationFault) -> bool {
 
 impl NodeContext<'_> {
     /// Checks whether a fault of a remediation is gone, by a check later than `after`.
-    pub fn clear_check(
-        &self,
-        cluster: ClusterContext<'_>,
-        fault: &RemediationFault,
-        after: Option<Timestamp>,
-    ) -> ClearCheck {
-        let (now, fresh) = (cluster.snapshot.now, cluster.settings.evidence_max_age);
+    pub fn clear_check(&self, fault: &RemediationFault, after: Option<Timestamp>) -> ClearCheck {
+        let (now, fresh) = (self.cluster.snapshot.now, self.cluster.settings.evidence_max_age);
         if self.probe != Probe::Reporting {
             return ClearCheck::Unknown;
         }

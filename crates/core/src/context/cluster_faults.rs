@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::{NodeContext, ObservedFault, Probe, conditions};
 use crate::fault::Fault;
 use crate::faults::probe_not_reporting;
@@ -12,11 +10,8 @@ use crate::kubelet;
 use crate::snapshot::Heartbeat;
 use crate::stuck;
 
-pub(super) fn cluster_faults<'a>(
-    node: &NodeContext<'_>,
-    probe: &[ObservedFault<'a>],
-    now: Timestamp,
-) -> Vec<ObservedFault<'a>> {
+pub(super) fn cluster_faults<'a>(node: &NodeContext<'_>, probe: &[ObservedFault<'a>]) -> Vec<ObservedFault<'a>> {
+    let now = node.cluster.snapshot.now;
     let reported: Vec<&Fault> = probe.iter().map(|seen| seen.fault.as_ref()).collect();
     let mut own: Vec<ObservedFault<'a>> = stuck::stuck_pods(now, &node.pods, &reported)
         .into_iter()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Block, ClusterContext, NodeContext, ObservedFault, Probe};
+use super::{Block, NodeContext, ObservedFault, Probe};
 use crate::blocked::BlockReason;
 use crate::fault::FaultType;
 use crate::faults::ShowsIn;
@@ -11,11 +11,7 @@ use crate::faults::ShowsIn;
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Checks that the evidence is good enough to act on: the probe reports, about this node, and has checked recently.
-pub(crate) fn require_fresh(
-    node: &NodeContext<'_>,
-    seen: &ObservedFault<'_>,
-    ctx: ClusterContext<'_>,
-) -> Result<(), Block> {
+pub(crate) fn require_fresh(node: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Result<(), Block> {
     let fault = &seen.fault;
     if fault.kind.spec().shows_in == ShowsIn::Heartbeats {
         return Ok(());
@@ -41,7 +37,7 @@ pub(crate) fn require_fresh(
             return Err(Block::new(BlockReason::ProbeNotReporting, &message));
         }
     }
-    let limit = ctx.settings.evidence_max_age;
+    let limit = node.cluster.settings.evidence_max_age;
     if seen.checked > limit {
         let message = format!("{fault}: its last check is older than {}s; a new check was requested", limit.as_secs());
         return Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN));

@@ -25,7 +25,7 @@ pub(crate) fn is_suspended(node: &NodeContext<'_>) -> bool {
 /// Why remediation must leave this node alone for a reason of its own, not a cluster-wide one. A suspension of all remediation is
 /// shown in its own object: on the nodes it would be a write to each of them.
 pub(crate) fn of_the_node(node: &NodeContext<'_>) -> Option<String> {
-    leave_alone(node).filter(|_| node.all_suspended.is_none())
+    leave_alone(node).filter(|_| node.cluster.snapshot.suspended.is_none())
 }
 
 /// Why remediation must leave the whole node alone, where the given exclusions do not count.
@@ -48,7 +48,7 @@ pub(crate) fn all_suspended(by: Option<&str>) -> Option<String> {
 
 /// Why a person's suspension covers the node: the node or all remediation is suspended.
 pub(crate) fn suspended(node: &NodeContext<'_>) -> Option<String> {
-    if let Some(why) = all_suspended(node.all_suspended) {
+    if let Some(why) = all_suspended(node.cluster.snapshot.suspended.as_deref()) {
         return Some(why);
     }
     let reason = node.report?.suspended.as_ref()?;

@@ -5,18 +5,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::cluster_faults::cluster_faults;
 use super::node::bounds;
 use super::unreadable::Kept;
-use super::{NodeContext, Nodes, ObservedFault, Probe, Requeue};
+use super::{ClusterContext, NodeContext, Nodes, ObservedFault, Probe, Requeue};
 use crate::fault::{Fault, MAX_FAULTS};
 use crate::faults::kubelet_start_blocked;
 use crate::flap::{FlapView, QUIET};
 use crate::matching::MatchContext;
 use crate::moment::since;
-use crate::plan::PlanSettings;
 use crate::policy::{Mode, Policy};
 use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, Snapshot, SuspectPod, TriState};
@@ -24,12 +21,12 @@ use crate::sorted_cursor::SortedCursor;
 use crate::stuck;
 
 pub(crate) fn gather<'a>(
-    snapshot: &'a Snapshot,
-    settings: &PlanSettings,
+    cluster: ClusterContext<'a>,
     policies: &[&'a Policy],
     only: Option<&str>,
     requeue: &mut Requeue,
 ) -> Nodes<'a> {
+    let snapshot = cluster.snapshot;
     let mut pods: BTreeMap<&str, Vec<&SuspectPod>> = BTreeMap::new();
     for pod in &snapshot.pods {
         pods.entry(&pod.node).or_default().push(pod);
@@ -68,12 +65,11 @@ pub(crate) fn gather<'a>(
             let (open, finished): (Vec<&Remediation>, Vec<&Remediation>) =
                 here.into_iter().partition(|remediation| remediation.is_open());
             let uid = view.map(|view| view.uid.as_str());
-            let recent = recent(&finished, uid, snapshot.now, settings.failed_memory);
+            let recent = recent(&finished, uid, cluster);
             let probe = Probe::of(view, report);
             let mut node = Box::new(NodeContext {
+                cluster,
                 name,
-                all_suspended: snapshot.suspended.as_deref(),
-                clock_disputed: snapshot.clock_disputed.as_deref(),
                 view,
                 report,
                 command: commands.at(name),
@@ -99,7 +95,7 @@ pub(crate) fn gather<'a>(
                 recent,
                 unreadable: kept.on(name),
             });
-            node.seen = seen(&node, snapshot.now);
+            node.seen = seen(&node);
             plan_wake(&node, requeue);
             (name, node)
         })
@@ -116,7 +112,7 @@ fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>)
     }
 }
 
-fn seen<'a>(node: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
+fn seen<'a>(node: &NodeContext<'a>) -> Vec<ObservedFault<'a>> {
     let mut all: Vec<ObservedFault<'a>> = Vec::new();
     if node.owns_report()
         && let Some(report) = node.report
@@ -143,7 +139,7 @@ fn seen<'a>(node: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
     all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     all.truncate(MAX_FAULTS);
     if node.view.is_some() {
-        let own = cluster_faults(node, &all, now);
+        let own = cluster_faults(node, &all);
         all.extend(own);
         all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     }
@@ -179,12 +175,8 @@ fn plan_wake(node: &NodeContext<'_>, requeue: &mut Requeue) {
 }
 
 /// Remediations of this very node (`uid`) in Enforce mode that ended within the memory of failures.
-fn recent<'a>(
-    finished: &[&'a Remediation],
-    uid: Option<&str>,
-    now: Timestamp,
-    memory: Duration,
-) -> Vec<&'a Remediation> {
+fn recent<'a>(finished: &[&'a Remediation], uid: Option<&str>, cluster: ClusterContext<'_>) -> Vec<&'a Remediation> {
+    let (now, memory) = (cluster.snapshot.now, cluster.settings.failed_memory);
     let is_recent = |remediation: &&&Remediation| {
         let is_real = remediation.mode == Mode::Enforce && Some(remediation.node_uid.as_str()) == uid;
         is_real && remediation.finished_at.is_some_and(|at| since(now, at) < memory)

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::ClusterContext;
 use crate::command::ActionCommand;
 use crate::external_condition::ObservedCondition;
 use crate::fault::Fault;
 use crate::flap::FlapView;
 use crate::kubelet;
-use crate::matching::MatchContext;
+use crate::matching::{MatchContext, MissingFact};
 use crate::moment::since;
-use crate::policy::{Mode, Policy, Rule, RuleMatch};
+use crate::policy::{Mode, Policy, Rule};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::snapshot::{
     CommandView, Heartbeat, NodeView, ReportView, SuspectPod, TriState, UnreadableRemediation, missed_after,
@@ -60,11 +61,8 @@ impl ObservedFault<'_> {
 
 #[derive(Debug)]
 pub(crate) struct NodeContext<'a> {
+    pub cluster: ClusterContext<'a>,
     pub name: &'a str,
-    /// Who has suspended all remediation, and why.
-    pub all_suspended: Option<&'a str>,
-    /// Why it is not known what time it is.
-    pub clock_disputed: Option<&'a str>,
     pub view: Option<&'a NodeView>,
     pub report: Option<&'a ReportView>,
     pub command: Option<&'a CommandView>,
@@ -145,8 +143,8 @@ impl<'a> NodeContext<'a> {
         self.policies.iter().copied().filter(move |policy| self.rule_of(policy, fault).is_some())
     }
 
-    /// Returns the rule of a policy for a fault of this node.
-    pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> RuleMatch<'p> {
+    /// Returns the rule of a policy that applies to a fault of this node, or may apply, with what is unknown.
+    pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> Option<(&'p Rule, Option<MissingFact>)> {
         policy.rule_for(fault, &self.around)
     }
 
@@ -155,11 +153,9 @@ impl<'a> NodeContext<'a> {
     pub fn other_for(&self, fault: &Fault, than: &Policy) -> Option<&'a Policy> {
         let acts = |other: &&Policy| other.mode == Mode::Enforce && other.name != than.name;
         let other = self.policy_for(fault).filter(acts)?;
-        matches!(self.rule_of(other, fault), RuleMatch::Rule(_)).then_some(other)
+        matches!(self.rule_of(other, fault), Some((_, None))).then_some(other)
     }
-}
 
-impl<'a> NodeContext<'a> {
     /// Whether the report is about this very node, however old it is.
     pub fn owns_report(&self) -> bool {
         matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
@@ -201,11 +197,12 @@ impl<'a> NodeContext<'a> {
         self.real().filter(|remediation| remediation.policy == policy.name)
     }
 
-    /// Returns when the last disturbing remediation of a node of this name ended, if that is less than `within` ago.
-    pub fn last_served(&self, now: Timestamp, within: Duration) -> Option<Timestamp> {
+    /// Returns when the last disturbing remediation of a node of this name ended, within the memory of failures.
+    pub fn last_served(&self) -> Option<Timestamp> {
+        let (now, memory) = (self.cluster.snapshot.now, self.cluster.settings.failed_memory);
         let disturbed = |remediation: &&Remediation| remediation.steps.iter().any(|step| step.action.disturbs());
         let ended = self.real().filter(disturbed).filter_map(|remediation| remediation.finished_at);
-        ended.filter(|at| since(now, *at) < within).max()
+        ended.filter(|at| since(now, *at) < memory).max()
     }
 
     /// Remediations of that policy in Enforce mode on this very node.

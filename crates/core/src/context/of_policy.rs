@@ -20,12 +20,8 @@ pub(crate) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record:
 }
 
 /// Why the remediation takes no further step, by its policy alone.
-pub(crate) fn policy_stops(
-    ctx: ClusterContext<'_>,
-    node: &NodeContext<'_>,
-    remediation: &Remediation,
-) -> Option<String> {
-    let policy = policy_of(ctx, remediation)?;
+pub(crate) fn policy_stops(node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+    let policy = policy_of(node.cluster, remediation)?;
     if let Some(why) = stopped_reason(policy) {
         return Some(why);
     }
@@ -69,6 +65,18 @@ pub(crate) fn stopped_reason(policy: &Policy) -> Option<String> {
         return Some(format!("policy {} is suspended", policy.name));
     }
     (policy.mode != Mode::Enforce).then(|| format!("policy {} is a dry run now", policy.name))
+}
+
+/// The rule of the policy that applies to the fault, if one does; a block while that is unknown.
+pub(crate) fn known_rule<'p>(
+    node: &NodeContext<'_>,
+    policy: &'p Policy,
+    fault: &Fault,
+) -> Result<Option<&'p Rule>, Block> {
+    match node.rule_of(policy, fault) {
+        Some((rule, Some(lack))) => Err(uncertain(policy, rule, fault, &lack)),
+        known => Ok(known.map(|(rule, _)| rule)),
+    }
 }
 
 /// The block while it is unknown whether a rule matches the fault. Until then no later rule and no other policy gets the fault.

@@ -1,6 +1,6 @@
 //! The pod of a fault, and what hangs below it.
 
-use super::{ClusterContext, NodeContext, ObservedFault};
+use super::{NodeContext, ObservedFault};
 use crate::fault::Fault;
 use crate::faults::Holds;
 use crate::matching::pod_of;
@@ -8,8 +8,8 @@ use crate::snapshot::SuspectPod;
 use crate::stuck;
 
 /// Whether the API server reports that the fault's pod is being deleted on this node.
-pub(crate) fn is_terminating(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault: &Fault) -> bool {
-    let of_node = ctx.snapshot.terminating.get(node.name);
+pub(crate) fn is_terminating(node: &NodeContext<'_>, fault: &Fault) -> bool {
+    let of_node = node.cluster.snapshot.terminating.get(node.name);
     pod_of(fault).zip(of_node).is_some_and(|(pod, terminating)| terminating.contains(pod))
 }
 
@@ -19,16 +19,8 @@ pub(crate) fn suspect<'a>(node: &NodeContext<'a>, fault: &Fault) -> Option<&'a S
     node.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
 }
 
-pub(crate) fn is_being_deleted(node: &NodeContext<'_>, fault: &Fault) -> bool {
-    suspect(node, fault).is_some_and(|pod| pod.overdue.is_some())
-}
-
-/// The hung process on the node below the pod. A delete above it would only add a second hang. A suspected one is enough.
-pub(crate) fn hung_process<'f>(node: &'f NodeContext<'_>, fault: &Fault) -> Option<&'f ObservedFault<'f>> {
-    hung_processes(node, fault).next()
-}
-
-/// All hung processes below the pod, the most urgent first.
+/// The hung processes on the node below the pod, the most urgent first. A delete above one would only add a second hang.
+/// A suspected one is enough.
 pub(crate) fn hung_processes<'f>(
     node: &'f NodeContext<'_>,
     fault: &Fault,

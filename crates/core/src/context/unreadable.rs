@@ -65,11 +65,11 @@ pub(crate) fn of_node(node: &NodeContext<'_>) -> Option<String> {
 
 /// Whether all open work on the node waits because its Node object, or the time, cannot be read.
 pub(crate) fn is_frozen(node: &NodeContext<'_>) -> bool {
-    node.clock_disputed.is_some() || node.view.is_some_and(|view| view.unreadable.is_some())
+    node.cluster.snapshot.clock_disputed.is_some() || node.view.is_some_and(|view| view.unreadable.is_some())
 }
 
 pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
-    if let Some(why) = node.clock_disputed.map(ToOwned::to_owned).or_else(|| of_node(node)) {
+    if let Some(why) = node.cluster.snapshot.clock_disputed.clone().or_else(|| of_node(node)) {
         return Err(Block::new(BlockReason::ActionsDisabled, &why).of_node());
     }
     let Some((name, remediation)) = node.unreadable else { return Ok(()) };
@@ -85,8 +85,8 @@ pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
 /// nodes it would be a write to each of them.
 pub(crate) fn blocked(nodes: &Nodes<'_>, requeue: &mut Requeue) -> Vec<Blocked> {
     let mut block = |node: &NodeContext<'_>| {
-        let is_shown = node.clock_disputed.is_none() || !node.open.is_empty();
-        Some(may_begin(node).err().filter(|_| is_shown)?.about(node.name.to_owned(), None, None, requeue))
+        let is_shown = node.cluster.snapshot.clock_disputed.is_none() || !node.open.is_empty();
+        Some(may_begin(node).err().filter(|_| is_shown)?.about(node.name, None, None, requeue))
     };
     nodes.values().filter_map(|node| block(node)).collect()
 }

@@ -13,7 +13,7 @@ use crate::budget::Slots;
 use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, evidence, of_policy};
 use crate::fault::{FaultState, FaultType};
 use crate::plan::BlockReason;
-use crate::policy::{Rule, RuleMatch};
+use crate::policy::Rule;
 use crate::procedure::{boot, hand_off, marker};
 use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution, StepRecord, StepState};
 
@@ -25,12 +25,12 @@ pub(super) fn take(
     slots: &mut Slots,
 ) -> RemediationUpdate {
     let mut update = RemediationUpdate::new(remediation.clone(), slot);
-    hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
-    let is_known = marker::record_removed(ctx.cluster, node, &mut update.remediation);
-    steps::observe(ctx, node, &mut update.remediation);
+    hand_off::note_uncordon(node, &mut update.remediation);
+    let is_known = marker::record_removed(node, &mut update.remediation);
+    steps::observe(node, &mut update.remediation);
     if !remediation.phase.is_final() {
         let policy = of_policy::policy_of(ctx.cluster, remediation);
-        match (ending::must_end(ctx, node, &update.remediation), &update.slot, policy) {
+        match (ending::must_end(node, &update.remediation), &update.slot, policy) {
             (Some(why), ..) => ending::cancel(ctx, &mut update.remediation, &why),
             (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut update.remediation, why),
             (None, _, Some(policy)) if is_known => {
@@ -49,11 +49,11 @@ pub(super) fn take(
         // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
         update.remediation.set_phase();
     }
-    if let Some(cleanup) = cleanup::clean_up(ctx, node, &mut update) {
+    if let Some(cleanup) = cleanup::clean_up(node, &mut update) {
         update.effect = Some(cleanup);
         update.requeue.after(ctx.settings.retry);
     }
-    cleanup::note_pending_operation(ctx, node, &mut update);
+    cleanup::note_pending_operation(node, &mut update);
     update
 }
 
@@ -62,7 +62,7 @@ fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slot
     if let Some(why) = scope::broken(cx.policy) {
         set_aside(update, &why, cx.snapshot.now);
     }
-    mark_resolved(cx.ctx, cx.node, &mut update.remediation);
+    mark_resolved(cx.node, &mut update.remediation);
     if update.remediation.phase.is_final() {
         return;
     }
@@ -76,7 +76,8 @@ fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slot
         }
         join(cx, update, slots);
         // The remediator of a finished step releases the node before the controller does anything else to it.
-        if let Some(back) = cleanup::remove_next_marker(cx.ctx, cx.node, &mut update.remediation, Marker::is_hand_off) {
+        let is_hand_off = |marker: &Marker| marker.hand_off().is_some();
+        if let Some(back) = cleanup::remove_next_marker(cx.node, &mut update.remediation, is_hand_off) {
             update.effect = Some(back);
             hold_back(cx.ctx, update);
             update.requeue.after(cx.settings.retry);
@@ -106,8 +107,8 @@ fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
 }
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
-fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
-    let now = ctx.snapshot.now;
+fn mark_resolved(node: &NodeContext<'_>, remediation: &mut Remediation) {
+    let now = node.cluster.snapshot.now;
     let current = remediation.current_step().map(|step| step.fault_id.clone());
     let (steps, mut message) = (&remediation.steps, None);
     for fault in &mut remediation.faults {
@@ -115,7 +116,7 @@ fn mark_resolved(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remedia
             continue;
         }
         let after = steps.iter().filter(|step| step.fault_id == fault.id).filter_map(|step| step.executed_at).max();
-        if node.clear_check(ctx.cluster, fault, after) != ClearCheck::Clean {
+        if node.clear_check(fault, after) != ClearCheck::Clean {
             continue;
         }
         if fault.state == Resolution::Exhausted {
@@ -170,7 +171,7 @@ fn may_join<'p>(
     let waits = |message: String| Err(Block::new(BlockReason::LowerUrgency, &message));
     let known = remediation.fault(&fault.id);
     if known.is_some_and(|fault| fault.state == Resolution::Exhausted) {
-        let is_fresh = evidence::require_fresh(cx.node, seen, cx.cluster).is_ok();
+        let is_fresh = evidence::require_fresh(cx.node, seen).is_ok();
         let how = if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
         let message = format!("{fault}: no step is left {how}; a person is needed");
         return Err(Block::new(BlockReason::StepsExhausted, &message));
@@ -183,10 +184,9 @@ fn may_join<'p>(
         ));
     }
     let other = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name);
-    if let Some(other) = other.filter(|other| cx.node.rule_of(other, fault).is_some()) {
-        if let RuleMatch::Perhaps(rule, lack) = cx.node.rule_of(other, fault) {
-            return Err(of_policy::uncertain(other, rule, fault, &lack));
-        }
+    if let Some(other) = other
+        && of_policy::known_rule(cx.node, other, fault)?.is_some()
+    {
         let (policy, other) = (&cx.policy.name, &other.name);
         return waits(format!(
             "{fault} is for policy {other}; remediation {name} of policy {policy} has the node until its end"
@@ -196,14 +196,10 @@ fn may_join<'p>(
     // It is as new as a fault that would open a remediation.
     cx.require_unblocked()?;
     // A booting node shows many faults that resolve by themselves.
-    if let Some(block) = in_progress(remediation).filter(|_| boot::is_under_way(remediation)) {
-        return Err(block);
-    }
-    if let Some(block) = readiness::after_storm(cx, kind, rule, slots) {
-        return Err(block);
-    }
+    in_progress(remediation).filter(|_| boot::is_under_way(remediation)).map_or(Ok(()), Err)?;
+    readiness::after_storm(cx, kind, rule, slots).map_or(Ok(()), Err)?;
     if let Some(scope) = cx.scope().filter(|scope| scope.limits(kind) && !remediation.kinds().contains(&kind))
-        && let Some(block) = limited(cx.ctx, cx.node, scope, update, kind, slots)
+        && let Some(block) = limited(cx.node, scope, update, kind, slots)
     {
         return Err(block);
     }
@@ -216,7 +212,6 @@ fn may_join<'p>(
 /// Returns why a fault of a kind with its own limit does not join the remediation now. Either enough others of that kind are
 /// remediated, or the stored slot does not note the kind yet. The next leader counts by the stored slot.
 fn limited(
-    ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     scope: &Scope<'_>,
     update: &RemediationUpdate,
@@ -232,7 +227,7 @@ fn limited(
     slots.note(&update.remediation.name, kind);
     let message =
         format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
-    Some(Block::new(BlockReason::FaultLimit, &message).until(ctx.settings.retry))
+    Some(Block::new(BlockReason::FaultLimit, &message).until(node.cluster.settings.retry))
 }
 
 /// Cancels a step that has not begun, awaits approval, or needs another check before each round. An unusable policy passes no such

@@ -55,12 +55,11 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
         return attempt::end(update, StepState::Cancelled, TEMPLATE_CHANGED, now);
     }
     let by = update.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
+    let executor = executors::of(cx.node, &step.action);
     let again = update
         .may_start(open_fault.kind)
         .and_then(|()| attempt::again(cx, &update.remediation, &open_fault, step))
-        .and_then(|found| {
-            pending_operation::require_none(cx.cluster, cx.node, &update.remediation, found.1).map(|()| found)
-        });
+        .and_then(|fault| pending_operation::require_none(cx.node, &update.remediation, executor).map(|()| fault));
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {
@@ -92,14 +91,14 @@ pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record
     }
     match again {
         Err(block) => update.block(&record.fault_id, block),
-        Ok((fault, executor)) => {
+        Ok(fault) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
             attempt::announce(&mut update.remediation, record, &whose);
             let Some(current) = update.remediation.current_step_mut() else { return };
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
-            current.boot_id = boot::of_attempt(cx.cluster, cx.node.name, &current.action, executor);
+            current.boot_id = boot::of_attempt(cx.node, &current.action, executor);
             executors::note(cx.node, current);
             let record = current.clone();
             attempt::act(cx, update, &record, fault, step);
@@ -118,11 +117,7 @@ fn asked_at(update: &RemediationUpdate, record: &StepRecord) -> Timestamp {
 }
 
 fn awaited(update: &RemediationUpdate, record: &StepRecord, step: &Step) -> Block {
-    let message = format!(
-        "{} waits for a person until {}: {}",
-        record.phrase(),
-        clock(after(record.scheduled_at, step.approval_timeout)),
-        update.remediation.approve_command(&record.operation_id)
-    );
-    Block::new(BlockReason::AwaitingApproval, &message)
+    let until = clock(after(record.scheduled_at, step.approval_timeout));
+    let (action, how) = (record.phrase(), update.remediation.approve_command(&record.operation_id));
+    Block::new(BlockReason::AwaitingApproval, &format!("{action} waits for a person until {until}: {how}"))
 }

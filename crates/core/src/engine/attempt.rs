@@ -2,8 +2,8 @@
 
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, ending, scope, select};
-use crate::context::{Block, ClearCheck, ObservedFault, of_policy};
+use super::{PolicyContext, ending, scope, select};
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
 use crate::policy::{Rule, Step};
@@ -12,7 +12,7 @@ use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, St
 
 /// A new attempt, with the next free operation id.
 pub(super) fn record(
-    ctx: Ctx<'_>,
+    node: &NodeContext<'_>,
     remediation: &Remediation,
     open_fault: &RemediationFault,
     step: &Step,
@@ -22,7 +22,7 @@ pub(super) fn record(
         operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
         fault_id: open_fault.id.clone(),
         action: step.action.recorded(),
-        boot_id: boot::of_attempt(ctx.cluster, &remediation.node, &step.action, executor),
+        boot_id: boot::of_attempt(node, &step.action, executor),
         step_index: open_fault.step_index,
         executor,
         executor_reason: String::new(),
@@ -30,9 +30,9 @@ pub(super) fn record(
         state: StepState::Scheduled,
         reason: None,
         message: String::new(),
-        scheduled_at: ctx.snapshot.now,
+        scheduled_at: node.cluster.snapshot.now,
         approved_by: None,
-        template_version: procedure::of(&step.action).template_version(ctx.cluster).map(ToOwned::to_owned),
+        template_version: procedure::of(&step.action).template_version(node.cluster).map(ToOwned::to_owned),
         started_at: None,
         executor_changed_at: None,
         rounds: None,
@@ -74,7 +74,7 @@ pub(super) fn purpose<'p>(
         end(update, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if cx.node.clear_check(cx.cluster, &open_fault, Some(record.scheduled_at)) == ClearCheck::Clean {
+    if cx.node.clear_check(&open_fault, Some(record.scheduled_at)) == ClearCheck::Clean {
         end(update, StepState::Cancelled, gone, now);
         return None;
     }
@@ -93,28 +93,38 @@ pub(super) fn confirmed<'f>(
             Some(_) => "is not confirmed any more",
             None => "is not observed now, and is not confirmed to be resolved",
         };
-        let message = format!("{open_fault} on {} {how}", cx.node.name);
-        Block::new(BlockReason::NotConfirmed, &message)
+        Block::new(BlockReason::NotConfirmed, &format!("{open_fault} on {} {how}", cx.node.name))
     })
 }
 
-/// Whether the reserved step may still run.
+/// The fault as it is observed now, if the step may be taken on it.
+pub(super) fn check<'f>(
+    cx: PolicyContext<'f>,
+    remediation: &Remediation,
+    open_fault: &RemediationFault,
+    step: &Step,
+    required: EvidenceRequirement,
+) -> Result<&'f ObservedFault<'f>, Block> {
+    let (seen, rule) = confirmed(cx, open_fault)?;
+    select::may_take(cx, Some(remediation), seen, rule, step, required)?;
+    select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
+    Ok(seen)
+}
+
+/// The fault of a reserved step, if the step may still run.
 pub(super) fn again<'f>(
     cx: PolicyContext<'f>,
     remediation: &Remediation,
     open_fault: &RemediationFault,
     step: &Step,
-) -> Result<(&'f Fault, Executor), Block> {
+) -> Result<&'f Fault, Block> {
     // The other executor may be about to take over an attempt that has begun.
     if let Some(why) = scope::broken(cx.policy) {
         return Err(Block::new(BlockReason::Paused, &why));
     }
-    let (seen, rule) = confirmed(cx, open_fault)?;
     // A decided notification is sent whether or not the probe still reports.
-    let evidence = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
-    let executor = select::may_take(cx, Some(remediation), seen, rule, step, evidence)?;
-    select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
-    Ok((&seen.fault, executor))
+    let required = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
+    Ok(&check(cx, remediation, open_fault, step, required)?.fault)
 }
 
 /// The context of an attempt that has started, with its step as its action finds it in the policy.
@@ -124,7 +134,7 @@ pub(super) fn context<'x>(
     record: &'x StepRecord,
 ) -> AttemptContext<'x> {
     let step = procedure::of(&record.action).named_step(cx.policy, remediation, record);
-    AttemptContext { cluster: cx.cluster, node: cx.node, policy: cx.policy, remediation, record, step }
+    AttemptContext { node: cx.node, policy: cx.policy, remediation, record, step }
 }
 
 /// Starts a reserved step. The cleanup that the action needs is recorded with it: the marker of an earlier remediation of this

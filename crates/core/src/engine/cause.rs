@@ -21,9 +21,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Whether the probe has checked for the cause since the pod became stuck, and has found none that is remediated first.
 pub(super) fn require_cause_checked(cx: PolicyContext<'_>, fault: &Fault) -> Result<(), Block> {
     let Some(stuck_for) = stuck_cause::waits_for(cx.node, fault) else { return Ok(()) };
-    if let Some(block) = cause_of_other_policy(cx, fault) {
-        return Err(block);
-    }
+    cause_of_other_policy(cx, fault).map_or(Ok(()), Err)?;
     match suspected(cx.node, fault).or_else(|| stuck_cause::unchecked(cx.node, fault, stuck_for)) {
         Some(block) if stuck_for < MAX_CAUSE_WAIT => {
             Err(block.until(MAX_CAUSE_WAIT.saturating_sub(stuck_for).min(RECHECK_INTERVAL)))

@@ -4,18 +4,22 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Ctx, PolicyContext, limits};
+use super::{PolicyContext, limits};
 use crate::context::{Block, NodeContext, of_policy};
 use crate::fault::Fault;
 use crate::faults::ShowsIn;
 use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
-use crate::policy::{Applicability, Rule, RuleMatch, Step};
+use crate::policy::{Applicability, Rule, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::window;
 
 /// Least time between a refusal for a changed target and the next try.
 const FREE_WAIT: Duration = Duration::from_secs(10);
+/// How often the engine tries a step that the API server rejects.
+pub(super) const MAX_REFUSED_CALLS: usize = 3;
+/// Minimum wait after a rejection, whatever the cool-down of the step is.
+const REFUSED_CALL_WAIT: Duration = Duration::from_secs(10);
 
 /// Checks that the rule still applies to the fault. Another tool may have changed the reason to one that only another rule names.
 /// The pod may have other labels by now, and the node another kubelet. No rule that takes precedence may turn out to apply as
@@ -40,13 +44,10 @@ pub(super) fn still_asked_for(cx: PolicyContext<'_>, rule: &Rule, fault: &Fault,
         }
         _ if step.action.notifies() => Ok(()),
         Applicability::Perhaps(other, lack) => Err(of_policy::uncertain(policy, other, fault, &lack)),
-        Applicability::Yes => {
-            let Some(first) = node.policy_for(fault) else { return Ok(()) };
-            match node.rule_of(first, fault) {
-                RuleMatch::Perhaps(other, lack) => Err(of_policy::uncertain(first, other, fault, &lack)),
-                RuleMatch::Rule(_) | RuleMatch::Nothing => Ok(()),
-            }
-        }
+        Applicability::Yes => match node.policy_for(fault) {
+            Some(first) => of_policy::known_rule(node, first, fault).map(drop),
+            None => Ok(()),
+        },
     }
 }
 
@@ -56,26 +57,18 @@ pub(super) fn of_node(cx: PolicyContext<'_>, remediation: Option<&Remediation>) 
     // An attempt that ends in this pass counts for the next one, as it does once it is written.
     let all = cx.node.remediations_by(cx.policy);
     let all = all.map(|one| remediation.filter(|own| own.name == one.name).unwrap_or(one));
-    let Some(spent) = limits::spent(cx.node.name, all, cx.policy, now, cx.settings.answer_within) else {
-        return Ok(());
-    };
+    let Some(spent) = limits::spent(cx.node, all, cx.policy) else { return Ok(()) };
+    let (node, policy, minutes) = (cx.node.name, &cx.policy.name, limit.window.as_secs() / 60);
+    let (actions, until) = (spent.actions, clock(spent.until));
     let message = if spent.is_slow {
         format!(
-            "the actions on node {} have kept policy {} waiting for a quarter of {} min or more (limits.perNode); other nodes go \
-             first until {}",
-            cx.node.name,
-            cx.policy.name,
-            limit.window.as_secs() / 60,
-            clock(spent.until)
+            "the actions on node {node} have kept policy {policy} waiting for a quarter of {minutes} min or more \
+             (limits.perNode); other nodes go first until {until}"
         )
     } else {
         format!(
-            "node {} got {} actions within {} min by policy {} (limits.perNode); the next one not before {}",
-            cx.node.name,
-            spent.actions,
-            limit.window.as_secs() / 60,
-            cx.policy.name,
-            clock(spent.until)
+            "node {node} got {actions} actions within {minutes} min by policy {policy} (limits.perNode); the next one not \
+             before {until}"
         )
     };
     Err(Block::new(BlockReason::NodeLimit, &message).until(since(spent.until, now).min(limit.window)))
@@ -108,36 +101,55 @@ pub(super) fn cools_until(remediation: &Remediation, open_fault: &RemediationFau
 }
 
 pub(super) fn cooled_down(
-    ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     remediation: &Remediation,
     open_fault: &RemediationFault,
     step: &Step,
 ) -> Result<(), Block> {
     let Some((last, finished, wait)) = last_attempt(remediation, open_fault, step) else { return Ok(()) };
-    let age = since(ctx.snapshot.now, finished);
+    let age = since(node.cluster.snapshot.now, finished);
     let has_later_report = node.arrived().is_some_and(|arrived| arrived < age);
     // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
     // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.
-    let block_timeout = ctx.block_timeout(step);
+    let block_timeout = node.cluster.block_timeout(step);
     if age >= wait && (!last.is_free() || has_later_report || age >= block_timeout) {
         return Ok(());
     }
+    let (kind, name, action) = (open_fault.kind, node.name, last.phrase());
     if age >= wait {
-        let message = format!(
-            "{} on {}: after {} a new report of the probe is awaited",
-            open_fault.kind,
-            node.name,
-            last.phrase()
-        );
+        let message = format!("{kind} on {name}: after {action} a new report of the probe is awaited");
         return Err(Block::new(BlockReason::Cooldown, &message).until(block_timeout.saturating_sub(age)));
     }
-    let message = format!(
-        "{} on {}: {} waits for its cool-down until {}",
-        open_fault.kind,
-        node.name,
-        last.phrase(),
-        clock(after(finished, wait))
-    );
+    let until = clock(after(finished, wait));
+    let message = format!("{kind} on {name}: {action} waits for its cool-down until {until}");
     Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
+}
+
+/// Blocks every step for the fault while the API server has just rejected a call for it, because of the controller's permissions,
+/// an admission policy or a schema.
+///
+/// Such a call has changed nothing and says nothing about the use of the step, so it is no attempt. The answer comes within
+/// milliseconds, so the engine tries nothing further for the fault before the step's cool-down ends, and then the same step
+/// again. After [some tries](MAX_REFUSED_CALLS) only notifications follow: no node gets a harsher step because of the
+/// controller's own mistake.
+pub(super) fn after_refused_call(
+    now: Timestamp,
+    remediation: &Remediation,
+    open_fault: &RemediationFault,
+    rule: &Rule,
+) -> Result<(), Block> {
+    let last =
+        remediation.steps.iter().rev().find(|record| record.fault_id == open_fault.id && record.state.is_final());
+    let Some(record) = last.filter(|record| record.is_refused_call()) else { return Ok(()) };
+    let Some(finished) = record.finished_at else { return Ok(()) };
+    let wait = rule.step(record.step_index).map_or(REFUSED_CALL_WAIT, |step| step.cooldown.max(REFUSED_CALL_WAIT));
+    let age = since(now, finished);
+    if age >= wait {
+        return Ok(());
+    }
+    let (action, kind, said) = (record.phrase(), open_fault.kind, record.short_message());
+    let until = clock(after(finished, wait));
+    let message =
+        format!("{action} for {kind}: {said}; nothing was touched, nothing further is tried for it before {until}");
+    Err(Block::new(BlockReason::RequestRejected, &message).until(wait.saturating_sub(age)))
 }

@@ -1,9 +1,9 @@
 //! What the controller removes from a node that it has put there, and when.
 
+use super::quarantine;
 use super::quarantine::QuarantineEnd;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, quarantine};
 use crate::context::{Block, NodeContext};
 use crate::moment::since;
 use crate::plan::{BlockReason, Effect};
@@ -13,48 +13,41 @@ use crate::remediation::{CANCELLED_PREFIX, Marker, Remediation};
 
 /// Removes the next of these markers of the remediation. Records those of which nothing is left to remove.
 pub(super) fn remove_next_marker(
-    ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     remediation: &mut Remediation,
     which: fn(&Marker) -> bool,
 ) -> Option<Effect> {
     let owed: Vec<Marker> = remediation.cleanup.owed().filter(|marker| which(marker)).cloned().collect();
     let (gone, left): (Vec<Marker>, Vec<Marker>) =
-        owed.into_iter().partition(|marker| marker.is_gone(ctx.cluster, node, remediation));
+        owed.into_iter().partition(|marker| marker.is_gone(node, remediation));
     for marker in &gone {
-        remediation.cleanup.remove(marker, ctx.snapshot.now);
+        remediation.cleanup.remove(marker, node.cluster.snapshot.now);
     }
     let marker = left.into_iter().next()?;
-    Some(remove(ctx, node, &remediation.name, Some(remediation), marker))
+    Some(remove(node, &remediation.name, Some(remediation), marker))
 }
 
 /// The removal of a marker that names this owner. A cordon goes to the remediation that still needs it.
-fn remove(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    owner: &str,
-    remediation: Option<&Remediation>,
-    marker: Marker,
-) -> Effect {
-    let successor = || Some(quarantine::successor(ctx, node, remediation)?.name.clone());
+fn remove(node: &NodeContext<'_>, owner: &str, remediation: Option<&Remediation>, marker: Marker) -> Effect {
+    let successor = || Some(quarantine::successor(node, remediation)?.name.clone());
     Effect::Remove {
         remediation: owner.to_owned(),
         node: node.name.to_owned(),
-        successor: marker.is_cordon().then(successor).flatten(),
+        successor: (marker == Marker::Cordon).then(successor).flatten(),
         marker,
     }
 }
 
 /// Removes the markers whose owner annotation no open remediation stands behind. Either a remediation was removed by force, or a
 /// person removed the marker, or another tool saved the annotation and put it on a new machine of that name.
-pub(super) fn stale_markers(ctx: Ctx<'_>, node: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Vec<Effect> {
+pub(super) fn stale_markers(node: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Vec<Effect> {
     let Some(view) = node.view else { return Vec::new() };
-    let is_stale = |marker: &Marker, owner: &str| match ctx.snapshot.remediations.get(owner) {
+    let is_stale = |marker: &Marker, owner: &str| match node.cluster.snapshot.remediations.get(owner) {
         // At once: after its record is gone, nothing shows that the annotation is of another machine, or whose marker that is.
         Some(remediation) => !remediation.may_own(marker, &view.uid),
         // The cache may not have seen the remediation yet. With a slot it exists and is only unseen. Without a ledger this is
         // unknown.
-        None => ctx.snapshot.ledger.is_some() && !is_slot(owner),
+        None => node.cluster.snapshot.ledger.is_some() && !is_slot(owner),
     };
     // Somebody has overwritten the owner annotation of an active remediation with another name. The marker still belongs to the
     // active remediation, and a person has to examine the annotation.
@@ -68,50 +61,50 @@ pub(super) fn stale_markers(ctx: Ctx<'_>, node: &NodeContext<'_>, is_slot: impl 
     let stale = Marker::ON_NODES.into_iter().rev().filter_map(|marker| {
         let owner =
             marker.owner_on(view).filter(|owner| is_stale(&marker, owner) && !is_overwritten(&marker, owner))?;
-        Some(remove(ctx, node, owner, None, marker))
+        Some(remove(node, owner, None, marker))
     });
     stale.collect()
 }
 
 /// Removes what the remediation did to the node, if no other work is left in it and the policy wants no quarantine.
-pub(super) fn clean_up(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) -> Option<Effect> {
+pub(super) fn clean_up(node: &NodeContext<'_>, update: &mut RemediationUpdate) -> Option<Effect> {
     let remediation = &mut update.remediation;
     if !remediation.phase.is_final() && remediation.has_work() {
         return None;
     }
     // While a remediator works on the node, or its executor may, its markers stay on the node and pods must not run there.
-    if let Some(back) = remove_next_marker(ctx, node, remediation, Marker::is_hand_off) {
+    if let Some(back) = remove_next_marker(node, remediation, |marker| marker.hand_off().is_some()) {
         return Some(back);
     }
-    if PendingOperation::of(ctx.cluster, node, remediation).is_some() {
+    if PendingOperation::of(node, remediation).is_some() {
         return None;
     }
-    if let Some(untaint) = remove_next_marker(ctx, node, remediation, Marker::is_taint) {
+    if let Some(untaint) = remove_next_marker(node, remediation, |marker| *marker == Marker::Taint) {
         return Some(untaint);
     }
-    let until =
-        quarantine::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
+    let until = quarantine::until(node, remediation)
+        .filter(|until| !remediation.phase.is_final() && *until > node.cluster.snapshot.now);
     if let Some(until) = until {
-        quarantine::begin_quarantine(ctx, remediation, until, &mut update.requeue);
+        quarantine::begin_quarantine(node, update, until);
         return None;
     }
-    uncordon(ctx, node, remediation)
+    uncordon(node, remediation)
 }
 
 /// Uncordons the node, and ends the remediation once no cleanup is pending.
-fn uncordon(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
-    let effect = remove_next_marker(ctx, node, remediation, Marker::is_cordon);
-    remediation.conclude(ctx.snapshot.now);
+fn uncordon(node: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
+    let effect = remove_next_marker(node, remediation, |marker| *marker == Marker::Cordon);
+    remediation.conclude(node.cluster.snapshot.now);
     effect
 }
 
 /// Checks a remediation whose node is quarantined: the quarantine continues, or it ends and the cleanup runs.
-pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> RemediationUpdate {
+pub(super) fn watch_quarantine(node: &NodeContext<'_>, remediation: &Remediation) -> RemediationUpdate {
     // It begins no step, so it needs no slot.
     let mut update = RemediationUpdate::new(remediation.clone(), SlotReservation::Awaited);
-    hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
-    quarantine::note_clean(ctx, node, &mut update.remediation, &mut update.requeue);
-    match quarantine::quarantine_end(ctx, node, &update.remediation, &mut update.requeue) {
+    hand_off::note_uncordon(node, &mut update.remediation);
+    quarantine::note_clean(node, &mut update.remediation, &mut update.requeue);
+    match quarantine::quarantine_end(node, &update.remediation, &mut update.requeue) {
         None => return update,
         // Nothing is left to wait for. The remediation ends like any other resolved one, after the uncordon.
         Some(QuarantineEnd::Resolved) => {}
@@ -124,20 +117,20 @@ pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation
             update.remediation.say(&why);
         }
     }
-    if PendingOperation::of(ctx.cluster, node, &update.remediation).is_none() {
-        update.effect = uncordon(ctx, node, &mut update.remediation);
+    if PendingOperation::of(node, &update.remediation).is_none() {
+        update.effect = uncordon(node, &mut update.remediation);
     }
     if update.effect.is_some() {
-        update.requeue.after(ctx.settings.retry);
+        update.requeue.after(node.cluster.settings.retry);
     }
-    note_pending_operation(ctx, node, &mut update);
+    note_pending_operation(node, &mut update);
     update
 }
 
-pub(super) fn note_pending_operation(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) {
-    let pending = PendingOperation::of(ctx.cluster, node, &update.remediation).filter(|_| update.effect.is_none());
+pub(super) fn note_pending_operation(node: &NodeContext<'_>, update: &mut RemediationUpdate) {
+    let pending = PendingOperation::of(node, &update.remediation).filter(|_| update.effect.is_none());
     let Some(pending) = pending else { return };
     let (until, message) = (pending.until, pending.message());
-    update.requeue.after(since(until, ctx.snapshot.now));
+    update.requeue.after(since(until, node.cluster.snapshot.now));
     update.block_node(Block::new(BlockReason::InProgress, &message));
 }

@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{advance, ahead, cause, cleanup, manual_requests, open, retention, scope, slot, stale, views};
+use super::{advance, cause, cleanup, limits, manual_requests, open, retention, scope, slot, stale, views};
 use crate::budget::Slots;
 use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Requeue, gather, unreadable};
 use crate::plan::{Blocked, Effect, Plan, PlanSettings};
-use crate::policy::{Policy, Step};
-use crate::remediation::Remediation;
+use crate::policy::Policy;
+use crate::remediation::{Remediation, not_ahead};
 use crate::snapshot::Snapshot;
 
 /// See [`Ctx::judge`].
@@ -23,6 +22,7 @@ pub(super) type Judge = fn(PolicyContext<'_>, &ObservedFault<'_>) -> Result<(), 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ctx<'a> {
     pub cluster: ClusterContext<'a>,
+    pub nodes: &'a Nodes<'a>,
     /// Whether a fault may be remediated. It is a value since the judgement of one fault may need that of another.
     pub judge: Judge,
     pub scopes: &'a BTreeMap<&'a str, Scope<'a>>,
@@ -37,14 +37,8 @@ impl<'a> Deref for Ctx<'a> {
 }
 
 impl<'a> Ctx<'a> {
-    pub fn new(cluster: ClusterContext<'a>, scopes: &'a BTreeMap<&'a str, Scope<'a>>) -> Self {
-        Self { cluster, judge: |cx, seen| cause::judge(cx, seen).map(drop), scopes }
-    }
-
-    /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
-    pub fn block_timeout(self, step: &Step) -> Duration {
-        let longest = step.action.traits().block_timeout.unwrap_or(Duration::MAX);
-        step.timeout.min(longest).max(self.settings.answer_within)
+    pub fn new(cluster: ClusterContext<'a>, nodes: &'a Nodes<'a>, scopes: &'a BTreeMap<&'a str, Scope<'a>>) -> Self {
+        Self { cluster, nodes, judge: |cx, seen| cause::judge(cx, seen).map(drop), scopes }
     }
 }
 
@@ -75,6 +69,14 @@ impl<'a> PolicyContext<'a> {
         let blocked = self.scope().and_then(|scope| scope.blocked(Some(self.node)));
         blocked.map_or(Ok(()), |blocked| Err(blocked.into()))
     }
+
+    /// Why no further remediation of the policy may start on the node, since enough run already in the policy, the cluster or the
+    /// node's zone, rack or pool.
+    pub fn limit_reached(self, slots: &Slots) -> Option<Block> {
+        let limit = self.scope().map_or(0, |scope| scope.max_in_flight);
+        let refused = slots.refuse(&self.policy.name, limit, self.policy.mode);
+        refused.or_else(|| self.scope()?.topology_limit_reached(self.node, self.nodes, slots)).map(Block::from)
+    }
 }
 
 /// Decides what the controller does now, what is blocked and why, and when to decide again.
@@ -82,28 +84,29 @@ impl<'a> PolicyContext<'a> {
 /// Total, pure and deterministic: equal input gives an equal plan, in whatever order the lists arrive.
 pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     // A change that `taken_as_now` makes is written like any other change.
-    let (known, until_now) = (snapshot, ahead::taken_as_now(snapshot));
+    let (known, until_now) = (snapshot, taken_as_now(snapshot));
     let snapshot = until_now.as_ref().unwrap_or(known);
     let policies = by_order(snapshot);
     let by_name = by_name(&policies);
+    let cluster = ClusterContext { snapshot, settings, policies: &by_name };
     let mut requeue = Requeue::default();
-    let nodes = gather::gather(snapshot, settings, &policies, None, &mut requeue);
+    let nodes = gather::gather(cluster, &policies, None, &mut requeue);
     let scopes = scope::scopes(&policies, &nodes, snapshot);
-    let ctx = Ctx::new(ClusterContext { snapshot, settings, policies: &by_name }, &scopes);
-    let mut slots = reconciled(snapshot, settings).with_admission_not_enforced(snapshot.admission_not_enforced.clone());
+    let ctx = Ctx::new(cluster, &nodes, &scopes);
+    let mut slots = Slots::reconcile(snapshot, settings);
     if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
         requeue.after(release);
     }
 
-    let mut updates = of_open_remediations(ctx, &nodes, &mut slots);
+    let mut updates = of_open_remediations(ctx, &mut slots);
     // The next pass sees the result of such an update.
     let is_ending = |update: &RemediationUpdate| !update.remediation.is_quarantined() || update.effect.is_some();
     let mut busy: BTreeSet<&str> =
         updates.iter().filter(|(_, updates)| updates.iter().any(is_ending)).map(|(node_name, _)| *node_name).collect();
-    let begun = manual_requests::begin(ctx, &nodes, &busy, &mut slots, &mut requeue);
+    let begun = manual_requests::begin(ctx, &busy, &mut slots, &mut requeue);
     let taken = begun.updates.iter().map(|update| &update.remediation.node).chain(&begun.stopped);
     busy.extend(taken.filter_map(|node_name| Some(*nodes.get_key_value(node_name.as_str())?.0)));
-    let opened = open::open(ctx, &nodes, &busy, &mut slots, &mut requeue);
+    let opened = open::open(ctx, &busy, &mut slots, &mut requeue);
     let mut blocked = opened.blocked;
     blocked.extend(begun.blocked);
     blocked.extend(unreadable::blocked(&nodes, &mut requeue));
@@ -121,7 +124,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
 
     let mut effects: Vec<Effect> =
         slots.to_store(settings.rebuild_ledger).map(Effect::StoreLedger).into_iter().collect();
-    let gone = leftovers(ctx, &nodes, &updates, &slots);
+    let gone = leftovers(ctx, &updates, &slots);
     for (node_name, mut extra) in gone {
         let updates = updates.get(node_name).map(Vec::as_slice).unwrap_or_default();
         effects.extend(updates.iter().filter_map(|update| write(known, &update.remediation)));
@@ -129,7 +132,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         effects.extend(updates.iter().filter_map(|update| update.effect.clone()));
     }
     effects.extend(begun.effects);
-    effects.extend(retention::sweep(ctx, &nodes, &mut requeue));
+    effects.extend(retention::sweep(ctx, &mut requeue));
     // Every effect follows from some age, and no age is known.
     if snapshot.clock_disputed.is_some() {
         effects.clear();
@@ -137,12 +140,12 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
 
     Plan {
         effects,
-        nodes: node_status_views(ctx, &nodes, &updates, &blocked),
+        nodes: node_status_views(&nodes, &updates, &blocked),
         policies: scopes
             .iter()
             .map(|(name, scope)| {
-                let status_view = scope.status_view(&nodes, &slots, (snapshot.now, settings.answer_within));
-                ((*name).to_owned(), status_view)
+                let limits = limits::status_view(scope, &nodes, &slots);
+                ((*name).to_owned(), scope.status_view(limits, &slots, snapshot.now))
             })
             .collect(),
         blocked,
@@ -150,15 +153,33 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     }
 }
 
+/// The snapshot in which no open work has a time later than its own `now`, from a clock that was ahead of this one. `None` where
+/// nothing changes, as while the clocks are disputed: `now` may be the wrong time. A finished record is not changed: while its
+/// times are ahead, it counts as a record of today, which can only block more actions.
+pub(super) fn taken_as_now(snapshot: &Snapshot) -> Option<Snapshot> {
+    if snapshot.clock_disputed.is_some() {
+        return None;
+    }
+    let now = snapshot.now;
+    let live = snapshot.remediations.values().filter(|remediation| remediation.is_live());
+    let remediations: Vec<Remediation> = live.filter_map(|remediation| remediation.with_times_until(now)).collect();
+    let is_ahead = snapshot.manual_requests.values().any(|manual| not_ahead(manual.asked_at, now) != manual.asked_at);
+    if remediations.is_empty() && !is_ahead {
+        return None;
+    }
+    let mut next = snapshot.clone();
+    next.remediations.extend(remediations.into_iter().map(|remediation| (remediation.name.clone(), remediation)));
+    for manual in next.manual_requests.values_mut() {
+        manual.asked_at = not_ahead(manual.asked_at, now);
+    }
+    Some(next)
+}
+
 /// The updates of the remediations that are open or quarantined, by node.
-fn of_open_remediations<'a>(
-    ctx: Ctx<'a>,
-    nodes: &Nodes<'a>,
-    slots: &mut Slots,
-) -> BTreeMap<&'a str, Vec<RemediationUpdate>> {
-    let reservations = slot::settle(ctx, nodes, slots);
+fn of_open_remediations<'a>(ctx: Ctx<'a>, slots: &mut Slots) -> BTreeMap<&'a str, Vec<RemediationUpdate>> {
+    let reservations = slot::settle(ctx, slots);
     let mut updates: BTreeMap<&'a str, Vec<RemediationUpdate>> = BTreeMap::new();
-    for node in nodes.values() {
+    for node in ctx.nodes.values() {
         // A frozen node counts as not checked since: its state is unknown, and so is what an action would find.
         if unreadable::is_frozen(node) {
             let unchanged = |open: &&Remediation| RemediationUpdate::new((*open).clone(), SlotReservation::Awaited);
@@ -172,7 +193,7 @@ fn of_open_remediations<'a>(
             updates.entry(node.name).or_default().push(update);
         }
         for remediation in node.finished.iter().filter(|remediation| remediation.is_quarantined()) {
-            updates.entry(node.name).or_default().push(cleanup::watch_quarantine(ctx, node, remediation));
+            updates.entry(node.name).or_default().push(cleanup::watch_quarantine(node, remediation));
         }
     }
     updates
@@ -189,17 +210,6 @@ pub(super) fn by_name<'a>(policies: &[&'a Policy]) -> BTreeMap<&'a str, &'a Poli
     policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect()
 }
 
-pub(super) fn reconciled(snapshot: &Snapshot, settings: &PlanSettings) -> Slots {
-    Slots::reconcile(
-        snapshot.ledger.as_ref(),
-        &snapshot.remediations,
-        &snapshot.unreadable,
-        snapshot.ceiling,
-        snapshot.now,
-        settings,
-    )
-}
-
 /// Writes the remediation if this pass changed it.
 fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
     let is_known = snapshot.remediations.get(&remediation.name).is_some_and(|known| known == remediation);
@@ -211,7 +221,6 @@ fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
 /// For every node with something to do: what the controller removes there before the action.
 fn leftovers<'a>(
     ctx: Ctx<'a>,
-    nodes: &Nodes<'a>,
     updates: &'a BTreeMap<&'a str, Vec<RemediationUpdate>>,
     slots: &Slots,
 ) -> BTreeMap<&'a str, Vec<Effect>> {
@@ -220,12 +229,12 @@ fn leftovers<'a>(
     let mut gone = stale::jobs(ctx, &after, slots);
     // A remediation that cannot be read may still need its markers on the node.
     let is_live = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
-    for node in nodes.values() {
+    for node in ctx.nodes.values() {
         let mine = updates.get(node.name);
         let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|update| &update.remediation).collect();
         let command = stale::command(ctx, node, &remediations);
         let is_known = !unreadable::is_frozen(node);
-        let markers = if is_known { cleanup::stale_markers(ctx, node, is_live) } else { Vec::new() };
+        let markers = if is_known { cleanup::stale_markers(node, is_live) } else { Vec::new() };
         if mine.is_some() || command.is_some() || !markers.is_empty() {
             gone.entry(node.name).or_default().extend(command.into_iter().chain(markers));
         }
@@ -234,7 +243,6 @@ fn leftovers<'a>(
 }
 
 fn node_status_views(
-    ctx: Ctx<'_>,
     nodes: &Nodes<'_>,
     updates: &BTreeMap<&str, Vec<RemediationUpdate>>,
     blocked: &[Blocked],
@@ -251,7 +259,7 @@ fn node_status_views(
             let blocked = by_node.get(node.name).map(Vec::as_slice).unwrap_or_default();
             let updates = updates.get(node.name).map(Vec::as_slice).unwrap_or_default();
             let update = updates.iter().find(|update| update.remediation.is_open()).or_else(|| updates.first());
-            (node.name.to_owned(), resting.status_view(ctx, node, update, blocked))
+            (node.name.to_owned(), resting.status_view(node, update, blocked))
         })
         .collect()
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::PolicyContext;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext};
 use crate::budget::Slots;
 use crate::context::{Block, NodeContext, ObservedFault, Requeue};
 use crate::moment::since;
@@ -17,20 +17,19 @@ const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 /// Gives a simulated remediation a virtual slot and its node, for as long as its step would take. Returns the policy that would
 /// then have the node.
 pub(super) fn remember_simulated<'a>(
-    ctx: Ctx<'a>,
-    node: &NodeContext<'_>,
+    node: &NodeContext<'a>,
     slots: &mut Slots,
     requeue: &mut Requeue,
 ) -> Option<&'a Policy> {
     let mut first = None;
     for remediation in node.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
-        let Some(policy) = ctx.policies.get(remediation.policy.as_str()) else { continue };
+        let Some(policy) = node.cluster.policies.get(remediation.policy.as_str()) else { continue };
         // Steps before the last one are dry runs of their own.
         let step = remediation.steps.last();
         let rule = step.and_then(|step| remediation.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
         let step = step.zip(rule).and_then(|(step, rule)| rule.step(step.step_index));
-        let timeout = step.map_or(ctx.settings.answer_within, |step| step.timeout);
-        let age = since(ctx.snapshot.now, remediation.started_at);
+        let timeout = step.map_or(node.cluster.settings.answer_within, |step| step.timeout);
+        let age = since(node.cluster.snapshot.now, remediation.started_at);
         let is_there = remediation.faults.iter().any(|fault| node.find(&fault.id).is_some());
         if age < timeout && is_there {
             requeue.after(timeout.saturating_sub(age));
@@ -60,19 +59,13 @@ pub(super) fn block(policy: &Policy, known: Option<&Remediation>) -> Block {
         || ", which records and does nothing".to_owned(),
         |remediation| format!("; it {} (remediation {})", remediation.message, remediation.name),
     );
-    let message = format!("policy {} is a dry run{records}", policy.name);
-    Block::new(BlockReason::DryRun, &message)
+    Block::new(BlockReason::DryRun, &format!("policy {} is a dry run{records}", policy.name))
 }
 
 /// Turns a begun remediation into the record of a dry run. The controller touches nothing, and no cleanup is pending.
-pub(super) fn simulate(
-    ctx: Ctx<'_>,
-    update: &mut RemediationUpdate,
-    policy: &Policy,
-    ready: &[(&ObservedFault<'_>, &Rule)],
-) {
+pub(super) fn simulate(cx: PolicyContext<'_>, update: &mut RemediationUpdate, ready: &[(&ObservedFault<'_>, &Rule)]) {
     update.effect = None;
-    let now = ctx.snapshot.now;
+    let now = cx.snapshot.now;
     let remediation = &mut update.remediation;
     if let Some(step) = remediation.current_step_mut() {
         step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
@@ -83,10 +76,9 @@ pub(super) fn simulate(
     }
     remediation.phase = Phase::Simulated;
     remediation.finished_at = Some(now);
-    let message = format!("would start {}", remediation.message);
-    remediation.say(&message);
+    remediation.say(&format!("would start {}", remediation.message));
     update.blocked.clear();
-    let block = block(policy, Some(&update.remediation));
+    let block = block(cx.policy, Some(&update.remediation));
     for (seen, _) in ready {
         update.block(&seen.fault.id, block.clone());
     }

@@ -7,12 +7,12 @@ use crate::procedure::{hand_off, marker};
 use crate::remediation::{CANCELLED_PREFIX, Phase, Remediation, StepState};
 
 /// Why the remediation ends at once, whatever is in progress.
-pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+pub(super) fn must_end(node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let Some(view) = node.view else {
-        return Some(format!("node {} is gone{}", remediation.node, hand_off::on_the_way(ctx.cluster, remediation)));
+        return Some(format!("node {} is gone{}", remediation.node, hand_off::on_the_way(node.cluster, remediation)));
     };
     if view.uid != remediation.node_uid {
-        let how = hand_off::on_the_way(ctx.cluster, remediation);
+        let how = hand_off::on_the_way(node.cluster, remediation);
         return Some(format!("node {} was replaced by another one of the same name{how}", remediation.node));
     }
     if let Some(cancel) = &remediation.cancel {
@@ -26,8 +26,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remed
     }
     // Without work it ends by itself, as what its steps have made of it.
     let needs_policy = remediation.wants_its_marks() || remediation.is_quarantined();
-    if needs_policy && of_policy::policy_of(ctx.cluster, remediation).is_none() {
-        let is_there = ctx.snapshot.unusable_policies.contains(&remediation.policy);
+    if needs_policy && of_policy::policy_of(node.cluster, remediation).is_none() {
+        let is_there = node.cluster.snapshot.unusable_policies.contains(&remediation.policy);
         let how = if is_there { "not valid, and what it said before is not known" } else { "gone" };
         return Some(format!("policy {} is {how}", remediation.policy));
     }
@@ -36,7 +36,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remed
     if !remediation.phase.is_final() && first.is_some_and(|first| first.name != remediation.name) {
         return Some(format!("another remediation of node {} is open", remediation.node));
     }
-    let removed = marker::removed_by_a_person(ctx.cluster, node, remediation)?;
+    let removed = marker::removed_by_a_person(node, remediation)?;
     Some(format!("{CANCELLED_PREFIX}{removed}"))
 }
 
@@ -46,7 +46,7 @@ pub(super) fn must_stop(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Reme
         let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.manual.is_none())?;
         cause::gives_way(PolicyContext { ctx, node, policy }, remediation)
     };
-    exclusion::leave_alone(node).or_else(|| of_policy::policy_stops(ctx.cluster, node, remediation)).or_else(gives_way)
+    exclusion::leave_alone(node).or_else(|| of_policy::policy_stops(node, remediation)).or_else(gives_way)
 }
 
 /// Stops the remediation. The cleanup of the node still runs.

@@ -6,31 +6,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::scope::{Group, Scope};
 use crate::budget::Slots;
-use crate::context::Nodes;
+use crate::context::{NodeContext, Nodes};
 use crate::moment::{after, since};
 use crate::plan::{FaultLimitView, LimitsView, MAX_SHOWN, NodeAtLimit, TopologyLimitView};
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 use crate::text::bounded;
 
-/// Selected nodes by the value of the label of one limit. None = nodes without the label.
-pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
-
-pub(super) fn status_view(
-    policy: &Policy,
-    groups: &[Group<'_>],
-    selected: u32,
-    nodes: &Nodes<'_>,
-    slots: &Slots,
-    (now, answer_within): (Timestamp, Duration),
-) -> LimitsView {
-    let limits = &policy.limits;
-    let each = limits.per_topology.iter().zip(groups);
+pub(super) fn status_view(scope: &Scope<'_>, nodes: &Nodes<'_>, slots: &Slots) -> LimitsView {
+    let (policy, limits) = (scope.policy, &scope.policy.limits);
+    let each = limits.per_topology.iter().zip(&scope.groups);
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
     let (rooms, topologies_left_out) = least(rooms, Ord::cmp);
-    let spent =
-        nodes.values().filter_map(|node| spent(node.name, node.remediations_by(policy), policy, now, answer_within));
+    let spent = nodes.values().filter_map(|node| spent(node, node.remediations_by(policy), policy));
     let by_wait = |a: &NodeAtLimit, b: &NodeAtLimit| b.until.cmp(&a.until).then_with(|| a.node.cmp(&b.node));
     let (spent, spent_left_out) = least(spent.collect(), by_wait);
     LimitsView {
@@ -42,7 +32,7 @@ pub(super) fn status_view(
             .map(|limit| FaultLimitView {
                 faults: limit.faults.iter().copied().collect(),
                 in_flight: slots.in_flight_for(&policy.name, policy.mode, &limit.faults, None),
-                max_in_flight: limit.max_in_flight.of(selected),
+                max_in_flight: limit.max_in_flight.of(scope.selected),
             })
             .collect(),
         spent,
@@ -119,12 +109,11 @@ const BUSY: u32 = 4;
 /// A successful attempt counts like any other: the node itself shows whether it is resolved. An attempt that the node refused
 /// counts as well, because it occupied the slot.
 pub(super) fn spent<'r>(
-    node_name: &str,
+    node: &NodeContext<'_>,
     remediations: impl Iterator<Item = &'r Remediation>,
     policy: &Policy,
-    now: Timestamp,
-    answer_within: Duration,
 ) -> Option<NodeAtLimit> {
+    let (now, answer_within) = (node.cluster.snapshot.now, node.cluster.settings.answer_within);
     let limit = policy.limits.per_node;
     let steps = remediations.flat_map(|remediation| &remediation.steps);
     // An action that failed or gave no answer may have changed the node too.
@@ -149,7 +138,7 @@ pub(super) fn spent<'r>(
     let at = often.max(slow)?;
     let until = after(at, limit.window);
     let acts = u32::try_from(executed.len()).unwrap_or(u32::MAX);
-    Some(NodeAtLimit { node: node_name.to_owned(), actions: acts, is_slow: slow > often, until })
+    Some(NodeAtLimit { node: node.name.to_owned(), actions: acts, is_slow: slow > often, until })
 }
 
 /// For how long an attempt kept the slot busy with waiting for the node. Time that the controller needs itself, or that a person

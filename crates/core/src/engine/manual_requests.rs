@@ -13,14 +13,14 @@ use super::select::{self, EvidenceRequirement};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, next_step, slot};
-use crate::budget::{Bounds, Slots};
-use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue, exclusion, of_policy};
-use crate::fault::{FaultState, FaultType, MAX_LINE};
+use crate::budget::Slots;
+use crate::context::{Block, ClusterContext, NodeContext, ObservedFault, Requeue, exclusion, of_policy};
+use crate::fault::{FaultState, MAX_LINE};
 use crate::faults::ShowsIn;
 use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
 use crate::moment::since;
 use crate::plan::{BlockReason, Blocked, Effect};
-use crate::policy::{Mode, Policy, Rule, RuleMatch};
+use crate::policy::{Mode, Rule};
 use crate::procedure;
 use crate::remediation::{CANCELLED_PREFIX, Remediation, RemediationFault};
 use crate::text::bounded;
@@ -53,13 +53,7 @@ fn never<T>(why: String) -> Result<T, No> {
 }
 
 /// Begins the requests that can begin: the oldest first, one per node. `busy` names nodes whose remediation ends in this pass.
-pub(super) fn begin<'a>(
-    ctx: Ctx<'a>,
-    nodes: &Nodes<'a>,
-    busy: &BTreeSet<&str>,
-    slots: &mut Slots,
-    requeue: &mut Requeue,
-) -> Begun {
+pub(super) fn begin(ctx: Ctx<'_>, busy: &BTreeSet<&str>, slots: &mut Slots, requeue: &mut Requeue) -> Begun {
     let mut begun = Begun::default();
     let mut waiting: Vec<&OpenManualRequest> = ctx.snapshot.manual_requests.values().collect();
     waiting.sort_by(|a, b| (a.asked_at, &a.name).cmp(&(b.asked_at, &b.name)));
@@ -73,7 +67,7 @@ pub(super) fn begin<'a>(
             None if first.len() >= MAX_WAITING => never(format!(
                 "{MAX_WAITING} manual requests wait already: write it again when some of them are finished"
             )),
-            None => start(ctx, nodes, manual, busy, slots, requeue),
+            None => start(ctx, manual, busy, slots, requeue),
         };
         match started {
             Ok(update) => {
@@ -104,7 +98,7 @@ pub(super) fn begin<'a>(
                         message: bounded(&message, MAX_LINE),
                     });
                 }
-                let mut blocked = block.about(manual.node.clone(), None, Some(&manual.policy), requeue);
+                let mut blocked = block.about(&manual.node, None, Some(&manual.policy), requeue);
                 let whole = format!("manual request {} ({}): {}", manual.name, manual.phrase(), blocked.message);
                 blocked.message = bounded(&whole, MAX_LINE);
                 begun.blocked.push(blocked);
@@ -125,15 +119,15 @@ fn in_time(ctx: Ctx<'_>, manual: &OpenManualRequest, requeue: &mut Requeue) -> R
     never(format!("it could not within {} min: {last}", timeout.as_secs() / 60))
 }
 
-fn start<'a>(
-    ctx: Ctx<'a>,
-    nodes: &Nodes<'a>,
+fn start(
+    ctx: Ctx<'_>,
     manual: &OpenManualRequest,
     busy: &BTreeSet<&str>,
     slots: &mut Slots,
     requeue: &mut Requeue,
 ) -> Result<RemediationUpdate, No> {
-    let (node, policy) = place(ctx, nodes, manual, requeue)?;
+    let cx = place(ctx, manual, requeue)?;
+    let node = cx.node;
     if let Some(open) = node.open.first() {
         let message = format!("remediation {} has node {} until its end", open.name, node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
@@ -143,11 +137,10 @@ fn start<'a>(
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
     }
     exclusion::excluded(node)?;
-    let seen = fault(ctx, node, manual)?;
-    let cx = PolicyContext { ctx, node, policy };
+    let seen = fault(node, manual)?;
     let mut update = RemediationUpdate::new(manual.begun(ctx.snapshot.now), SlotReservation::of_new(slots));
     let (rule, open_fault) = step_index(cx, &update.remediation, manual, seen)?;
-    room(cx, nodes, (manual, seen.fault.kind), slots)?;
+    room(cx, manual, slots)?;
 
     update.remediation.faults.push(open_fault.clone());
     next_step::reserve_for_most_urgent(cx, &mut update);
@@ -161,20 +154,14 @@ fn start<'a>(
         let otherwise = || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot start now", rule.name));
         return Err(Block::from(message.unwrap_or_else(otherwise)).into());
     }
-    let message = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);
-    update.remediation.say(&message);
+    update.remediation.say(&format!("started {}; {}", manual.manual.by_whom(), update.remediation.message));
     update.remediation.set_phase();
     slot::take(ctx, slots, &update.remediation);
     Ok(update)
 }
 
 /// Finds the node and the policy of a request, or says why the request cannot begin.
-fn place<'n, 'a>(
-    ctx: Ctx<'a>,
-    nodes: &'n Nodes<'a>,
-    manual: &OpenManualRequest,
-    requeue: &mut Requeue,
-) -> Result<(&'n NodeContext<'a>, &'a Policy), No> {
+fn place<'a>(ctx: Ctx<'a>, manual: &OpenManualRequest, requeue: &mut Requeue) -> Result<PolicyContext<'a>, No> {
     if let Some(cancel) = &manual.cancel {
         return never(format!("taken back {}", cancel.by_whom()));
     }
@@ -197,26 +184,21 @@ fn place<'n, 'a>(
         ));
     }
     in_time(ctx, manual, requeue)?;
-    named(ctx, nodes, manual).map_err(|why| soon(ctx, manual, BlockReason::NoPolicy, why))
+    named(ctx, manual).map_err(|why| soon(ctx.cluster, manual, BlockReason::NoPolicy, why))
 }
 
 /// Refuses a request only after the cache lag. Each watch lags by itself and may not show a recent write yet.
-fn soon(ctx: Ctx<'_>, manual: &OpenManualRequest, reason: BlockReason, why: String) -> No {
-    let (age, lag) = (since(ctx.snapshot.now, manual.asked_at), ctx.settings.cache_lag);
+fn soon(cluster: ClusterContext<'_>, manual: &OpenManualRequest, reason: BlockReason, why: String) -> No {
+    let (age, lag) = (since(cluster.snapshot.now, manual.asked_at), cluster.settings.cache_lag);
     if age >= lag {
         return No::Never(why);
     }
-    let message = format!("{why}; refused if that is still so in a moment");
-    Block::new(reason, &message).until(lag.saturating_sub(age)).into()
+    Block::new(reason, &format!("{why}; refused if that is still so in a moment")).until(lag.saturating_sub(age)).into()
 }
 
 /// Finds the node and the policy by their names, or says what does not match the request.
-fn named<'n, 'a>(
-    ctx: Ctx<'a>,
-    nodes: &'n Nodes<'a>,
-    manual: &OpenManualRequest,
-) -> Result<(&'n NodeContext<'a>, &'a Policy), String> {
-    let found = nodes.get(manual.node.as_str()).and_then(|node| Some((node, node.view?)));
+fn named<'a>(ctx: Ctx<'a>, manual: &OpenManualRequest) -> Result<PolicyContext<'a>, String> {
+    let found = ctx.nodes.get(manual.node.as_str()).and_then(|node| Some((node, node.view?)));
     let Some((node, view)) = found else { return Err(format!("there is no node {}", manual.node)) };
     if view.uid != manual.node_uid {
         return Err(format!("node {} was replaced by another one of the same name", manual.node));
@@ -244,14 +226,10 @@ fn named<'n, 'a>(
         let action = action.as_str();
         return Err(format!("no rule of policy {} for {kind} has a step {action} that is not a dry run", policy.name));
     }
-    Ok((node, policy))
+    Ok(PolicyContext { ctx, node, policy })
 }
 
-fn fault<'f, 'a>(
-    ctx: Ctx<'_>,
-    node: &'f NodeContext<'a>,
-    manual: &OpenManualRequest,
-) -> Result<&'f ObservedFault<'a>, No> {
+fn fault<'f, 'a>(node: &'f NodeContext<'a>, manual: &OpenManualRequest) -> Result<&'f ObservedFault<'a>, No> {
     let (kind, id) = (manual.manual.fault, manual.manual.fault_id.as_deref());
     let is_meant = |seen: &&ObservedFault<'_>| seen.fault.kind == kind && id.is_none_or(|id| seen.fault.id == id);
     let confirmed = |seen: &&ObservedFault<'_>| seen.fault.state == FaultState::Confirmed;
@@ -259,7 +237,7 @@ fn fault<'f, 'a>(
     // The person who made the request did not see a fault that is absent. A fault that appears later is a different one.
     if !node.seen.iter().any(|seen| is_meant(&seen)) {
         let why = format!("no {kind}{which} is seen on node {}", node.name);
-        return Err(soon(ctx, manual, BlockReason::NotConfirmed, why));
+        return Err(soon(node.cluster, manual, BlockReason::NotConfirmed, why));
     }
     let mut all: Vec<&ObservedFault<'_>> = node.seen.iter().filter(is_meant).filter(confirmed).collect();
     // The order is fixed, so the same faults give the same message.
@@ -290,13 +268,9 @@ fn step_index<'p>(
     seen: &ObservedFault<'_>,
 ) -> Result<(&'p Rule, RemediationFault), No> {
     let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
-    let rule = match cx.node.rule_of(cx.policy, fault) {
-        RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack).into()),
-        RuleMatch::Nothing => {
-            let severity = fault.severity.as_str();
-            return never(format!("policy {} has no rule for {fault} of severity {severity}", cx.policy.name));
-        }
+    let Some(rule) = of_policy::known_rule(cx.node, cx.policy, fault)? else {
+        let severity = fault.severity.as_str();
+        return never(format!("policy {} has no rule for {fault} of severity {severity}", cx.policy.name));
     };
     // Another policy would take over the fault during the remediation.
     if let Some(other) = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name) {
@@ -315,20 +289,15 @@ fn step_index<'p>(
         let why = notes.into_iter().next().unwrap_or_else(no_such_step);
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
-    procedure::of(&step.action).require_available(cx.cluster, cx.node)?;
+    procedure::of(&step.action).require_available(cx.node)?;
     select::may_take(cx, Some(begun), seen, rule, step, EvidenceRequirement::Fresh)?;
     Ok((rule, open_fault))
 }
 
 /// Checks that the node has room for one more remediation. The checks are those of the engine, except for storms.
-fn room(
-    cx: PolicyContext<'_>,
-    nodes: &Nodes<'_>,
-    (manual, kind): (&OpenManualRequest, FaultType),
-    slots: &Slots,
-) -> Result<(), Block> {
+fn room(cx: PolicyContext<'_>, manual: &OpenManualRequest, slots: &Slots) -> Result<(), Block> {
     cx.require_unblocked()?;
-    let (scope, node) = (cx.scope(), cx.node);
+    let node = cx.node;
     if let Some(unseen) = slots.unseen_remediation(node.name, &manual.name) {
         let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message));
@@ -339,12 +308,7 @@ fn room(
         return Err(Block::new(BlockReason::InProgress, &message).until(cx.settings.cache_lag));
     }
     // The current fleet decides on the slot that the request may hold already, not the fleet of that time.
-    let others = own.is_some().then(|| slots.without(&manual.name));
-    let slots = others.as_ref().unwrap_or(slots);
-    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
-    let refused = slots
-        .refuse(&manual.policy, bounds)
-        .or_else(|| scope?.topology_limit_reached(node, nodes, slots))
-        .or_else(|| scope?.fault_limit_reached(kind, node.name, slots));
-    refused.map_or(Ok(()), |refused| Err(refused.into()))
+    let slots = &slots.without(&manual.name);
+    let of_fault = || cx.scope()?.fault_limit_reached(manual.manual.fault, node.name, slots).map(Block::from);
+    cx.limit_reached(slots).or_else(of_fault).map_or(Ok(()), Err)
 }

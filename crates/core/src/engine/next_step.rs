@@ -4,9 +4,9 @@ use jiff::Timestamp;
 
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
+use super::{PolicyContext, approval, attempt, cause, checks, select};
 use crate::command::OutcomeReason;
-use crate::context::{Block, NodeContext, ObservedFault, Probe};
+use crate::context::{Block, NodeContext, Probe};
 use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::BlockReason;
@@ -50,7 +50,7 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
     loop {
         let Some(mut open_fault) = update.remediation.fault(id).cloned() else { return Ok(()) };
         let Some(rule) = cx.policy.rule(&open_fault.rule) else { return Ok(()) };
-        refused::cooled_down(cx.ctx, &update.remediation, &open_fault, rule)?;
+        checks::after_refused_call(cx.snapshot.now, &update.remediation, &open_fault, rule)?;
         let seen = cx.node.find(id);
         // Every wait has an end.
         let is_waiting = since(cx.snapshot.now, update.remediation.last_activity()) < cause::MAX_CAUSE_WAIT;
@@ -80,16 +80,16 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         };
         replace(&mut update.remediation, open_fault.clone());
         if step.mode == Mode::DryRun {
-            record_dry_run(cx, update, open_fault, rule, step);
+            record_dry_run(cx, update, open_fault, step);
             continue;
         }
         if is_skipped(cx, update, &open_fault, rule, step) {
             continue;
         }
-        checks::cooled_down(cx.ctx, cx.node, &update.remediation, &open_fault, step)?;
+        checks::cooled_down(cx.node, &update.remediation, &open_fault, step)?;
         update.slot.require()?;
-        let (seen, executor) = match check_step(cx, &update.remediation, &open_fault, rule, step) {
-            Ok(found) => found,
+        let seen = match attempt::check(cx, &update.remediation, &open_fault, step, EvidenceRequirement::Fresh) {
+            Ok(seen) => seen,
             Err(block) if block.reason == BlockReason::Cooldown => return Err(block),
             Err(block) => {
                 let known = &update.remediation;
@@ -98,7 +98,8 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
                 let is_late = remaining.is_zero() || cx.node.probe == Probe::Silent;
                 if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_check()) {
                     // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
-                    (seen, select::may_take(cx, Some(known), seen, rule, step, EvidenceRequirement::Any)?)
+                    select::may_take(cx, Some(known), seen, rule, step, EvidenceRequirement::Any)?;
+                    seen
                 } else if !remaining.is_zero() && !block.outlasts(remaining) {
                     update.requeue.after(remaining);
                     return Err(block);
@@ -108,7 +109,8 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
                 }
             }
         };
-        let mut record = attempt::record(cx.ctx, &update.remediation, &open_fault, step, executor);
+        let executor = executors::of(cx.node, &step.action);
+        let mut record = attempt::record(cx.node, &update.remediation, &open_fault, step, executor);
         record.target = seen.fault.target.clone();
         let agreed = update.remediation.requested_by(&open_fault, step.action.kind(), cx.policy);
         record.approved_by = agreed.map(ToOwned::to_owned);
@@ -117,7 +119,7 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
         } else {
             if step.acts() {
                 update.may_start(open_fault.kind)?;
-                pending_operation::require_none(cx.cluster, cx.node, &update.remediation, executor)?;
+                pending_operation::require_none(cx.node, &update.remediation, executor)?;
             }
             reserve(cx, update, record, &seen.fault, step);
         }
@@ -135,7 +137,7 @@ fn blocked_since(
 ) -> Timestamp {
     let activity = if block.waits_for_window() { remediation.last_touched() } else { remediation.last_activity() };
     // Before these times it could not have started anyway.
-    let pending = pending_operation::latest_of(cx.cluster, cx.node, remediation);
+    let pending = pending_operation::unanswered(cx.node, remediation).map(|(until, _)| until);
     let cooled = checks::cools_until(remediation, open_fault, step);
     let earliest = pending.into_iter().chain(cooled).map(|at| at.min(cx.snapshot.now));
     earliest.fold(activity, Timestamp::max)
@@ -155,36 +157,22 @@ fn is_skipped(
     // there. An open remediation waits.
     let is_new =
         |block: &Block| update.remediation.identity.is_none() && (block.prevents_any_try() || !step.action.contains());
-    if let Some(block) = select::require_available(cx, &open_fault, step).err().filter(is_new) {
+    if let Some(block) = select::require_available(cx.node, open_fault.kind, step).err().filter(is_new) {
         if block.prevents_any_try() {
             skip_blocked_step(cx, update, open_fault, rule, step, &block);
             return true;
         }
         update.remediation.say(block.message());
         open_fault.step_index += 1;
-    } else if let Some(why) = procedure.skip_reason(cx.cluster, cx.node, &update.remediation) {
+    } else if let Some(why) = procedure.skip_reason(cx.node, &update.remediation) {
         // The record says afterwards, too, that this was not done.
-        record_skipped(cx.ctx, update, &open_fault, step, &why, None);
+        record_skipped(cx.node, update, &open_fault, step, &why, None);
         open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     } else {
         return false;
     }
     replace(&mut update.remediation, open_fault);
     true
-}
-
-/// Returns the fault as it is observed now, and the executor that may take this step on it.
-fn check_step<'x>(
-    cx: PolicyContext<'x>,
-    remediation: &Remediation,
-    open_fault: &RemediationFault,
-    rule: &Rule,
-    step: &Step,
-) -> Result<(&'x ObservedFault<'x>, Executor), Block> {
-    let (seen, _) = attempt::confirmed(cx, open_fault)?;
-    let executor = select::may_take(cx, Some(remediation), seen, rule, step, EvidenceRequirement::Fresh)?;
-    select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
-    Ok((seen, executor))
 }
 
 fn replace(remediation: &mut Remediation, open_fault: RemediationFault) {
@@ -200,14 +188,13 @@ fn record_dry_run(
     cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
     mut open_fault: RemediationFault,
-    rule: &Rule,
     step: &Step,
 ) {
-    let checked = check_step(cx, &update.remediation, &open_fault, rule, step);
-    let executor = checked.as_ref().map_or(Executor::Controller, |(_, executor)| *executor);
-    let mut record = attempt::record(cx.ctx, &update.remediation, &open_fault, step, executor);
+    let checked = attempt::check(cx, &update.remediation, &open_fault, step, EvidenceRequirement::Fresh);
+    let executor = if checked.is_ok() { executors::of(cx.node, &step.action) } else { Executor::Controller };
+    let mut record = attempt::record(cx.node, &update.remediation, &open_fault, step, executor);
     let message = match checked {
-        Ok((seen, _)) => {
+        Ok(seen) => {
             record.target = seen.fault.target.clone();
             "not executed: the step is a dry run".to_owned()
         }
@@ -239,7 +226,7 @@ fn skip_blocked_step(
     let is_at_once = block.reason == BlockReason::NodeLimit || update.remediation.identity.is_none();
     let why = if is_at_once { "not done" } else { "blocked for too long" };
     let reason = block.prevents_any_try().then_some(OutcomeReason::CheckFailed);
-    record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()), reason);
+    record_skipped(cx.node, update, &open_fault, step, &format!("{why}: {}", block.message()), reason);
     open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     if block.is_no_verdict() {
         open_fault.step_index = rule.next_notify_step(open_fault.step_index);
@@ -248,15 +235,15 @@ fn skip_blocked_step(
 }
 
 fn record_skipped(
-    ctx: Ctx<'_>,
+    node: &NodeContext<'_>,
     update: &mut RemediationUpdate,
     open_fault: &RemediationFault,
     step: &Step,
     why: &str,
     reason: Option<OutcomeReason>,
 ) {
-    let mut record = attempt::record(ctx, &update.remediation, open_fault, step, Executor::Controller);
+    let mut record = attempt::record(node, &update.remediation, open_fault, step, Executor::Controller);
     record.reason = reason;
-    record.finish(StepState::Refused, why, ctx.snapshot.now);
+    record.finish(StepState::Refused, why, node.cluster.snapshot.now);
     update.remediation.steps.push(record);
 }

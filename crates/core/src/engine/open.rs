@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, PolicyContext, cause, dry_run, next_step, readiness, slot};
-use crate::budget::{Bounds, Slots};
-use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue};
+use crate::budget::Slots;
+use crate::context::{Block, NodeContext, ObservedFault, Requeue};
 use crate::fault::{FaultState, Severity};
 use crate::plan::{BlockReason, Blocked};
-use crate::policy::{Mode, Policy, Rule, RuleMatch};
-use crate::remediation::{Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, remediation_name};
+use crate::policy::{Mode, Policy, Rule};
+use crate::remediation::{MAX_REMEDIATION_FAULTS, Remediation, remediation_name};
 
 /// Most remediations that one pass opens. Otherwise the end of a pass would act on checks that were fresh only at its beginning, and
 /// what it has begun would wait. The next pass decides on the rest, on newer evidence, as soon as these have begun.
@@ -33,8 +33,8 @@ type ReadyFault<'c> = (&'c ObservedFault<'c>, &'c Rule);
 
 impl<'c> Candidate<'c> {
     fn new(cx: PolicyContext<'c>, (seen, rule): ReadyFault<'c>, is_parallel_dry_run: bool) -> Self {
-        let served = cx.node.last_served(cx.snapshot.now, cx.settings.failed_memory);
-        Self { cx, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_parallel_dry_run }
+        let (worst, served) = (seen.fault.severity, cx.node.last_served());
+        Self { cx, ready: vec![(seen, rule)], worst, served, is_parallel_dry_run }
     }
 }
 
@@ -46,21 +46,15 @@ pub(super) struct Opened {
 }
 
 /// Opens remediations on nodes that have none. Skips the nodes in `ending`, whose remediation ends in this same pass.
-pub(super) fn open<'a>(
-    ctx: Ctx<'a>,
-    nodes: &Nodes<'a>,
-    ending: &BTreeSet<&str>,
-    slots: &mut Slots,
-    requeue: &mut Requeue,
-) -> Opened {
+pub(super) fn open(ctx: Ctx<'_>, ending: &BTreeSet<&str>, slots: &mut Slots, requeue: &mut Requeue) -> Opened {
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
-    for node in nodes.values().filter(|node| node.open.is_empty() && !ending.contains(node.name)) {
-        candidates.extend(on_node(ctx, (node, nodes), slots, &mut opened.blocked, requeue));
+    for node in ctx.nodes.values().filter(|node| node.open.is_empty() && !ending.contains(node.name)) {
+        candidates.extend(on_node(ctx, node, slots, &mut opened.blocked, requeue));
     }
     let (mut taken, mut tried): (BTreeMap<&str, &Policy>, BTreeMap<&str, &Policy>) = Default::default();
-    for node in nodes.values() {
-        tried.extend(dry_run::remember_simulated(ctx, node, slots, requeue).map(|policy| (node.name, policy)));
+    for node in ctx.nodes.values() {
+        tried.extend(dry_run::remember_simulated(node, slots, requeue).map(|policy| (node.name, policy)));
     }
     // The sort is stable: on one node the policy of the most urgent fault comes first. Trials come after everything that acts.
     candidates.sort_by(|a, b| {
@@ -78,7 +72,7 @@ pub(super) fn open<'a>(
         let is_other = |first: &&&Policy| is_dry && first.name != policy.name;
         let begun = match taken.get(node_name).or_else(|| tried.get(node_name).filter(is_other)) {
             Some(first) if !candidate.is_parallel_dry_run => Err(priority_of_other(node_name, first)),
-            _ => begin(&candidate, nodes, slots, &opened.updates, requeue),
+            _ => begin(&candidate, slots, &opened.updates, requeue),
         };
         match begun {
             Ok(mut update) if candidate.is_parallel_dry_run => {
@@ -95,7 +89,7 @@ pub(super) fn open<'a>(
             Err(why) => {
                 for (seen, _) in &candidate.ready {
                     let policy = Some(policy.name.as_str());
-                    opened.blocked.push(why.clone().about(node_name.to_owned(), Some(&seen.fault.id), policy, requeue));
+                    opened.blocked.push(why.clone().about(node_name, Some(&seen.fault.id), policy, requeue));
                 }
             }
         }
@@ -114,7 +108,7 @@ fn priority_of_other(node: &str, first: &Policy) -> Block {
 /// Returns what could begin on the node, by policy. The policy with the most urgent fault comes first.
 fn on_node<'c>(
     ctx: Ctx<'c>,
-    (node, nodes): (&'c NodeContext<'_>, &Nodes<'_>),
+    node: &'c NodeContext<'_>,
     slots: &Slots,
     blocked: &mut Vec<Blocked>,
     requeue: &mut Requeue,
@@ -124,7 +118,7 @@ fn on_node<'c>(
         let id = Some(seen.fault.id.as_str());
         let Some(policy) = node.policy_for(&seen.fault).filter(|_| node.view.is_some()) else {
             let message = format!("no policy selects node {}, so nothing is done about {}", node.name, seen.fault.kind);
-            blocked.push(Block::new(BlockReason::NoPolicy, &message).about(node.name.to_owned(), id, None, requeue));
+            blocked.push(Block::new(BlockReason::NoPolicy, &message).about(node.name, id, None, requeue));
             continue;
         };
         let cx = PolicyContext { ctx, node, policy };
@@ -132,8 +126,8 @@ fn on_node<'c>(
             Err(why) => {
                 // A fleet that waits for a slot or for the end of a storm would else be checked every minute.
                 let is_stale = why.reason == BlockReason::StaleEvidence;
-                let why = is_stale.then(|| blocked_anyway(cx, seen, nodes, slots)).flatten().unwrap_or(why);
-                blocked.push(why.about(node.name.to_owned(), id, Some(&policy.name), requeue));
+                let why = is_stale.then(|| blocked_anyway(cx, seen, slots)).flatten().unwrap_or(why);
+                blocked.push(why.about(node.name, id, Some(&policy.name), requeue));
             }
             Ok(rule) => add(&mut candidates, Candidate::new(cx, (seen, rule), false)),
         }
@@ -146,7 +140,7 @@ fn on_node<'c>(
 }
 
 /// Why the fault is not remediated now, whatever a check would find.
-fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<Block> {
+fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, slots: &Slots) -> Option<Block> {
     let (PolicyContext { node, policy, .. }, kind) = (cx, seen.fault.kind);
     if policy.mode == Mode::DryRun
         && let Some(simulated) = dry_run::simulated(cx, seen)
@@ -157,7 +151,7 @@ fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, nodes: &Nodes
     if let Some(blocked) = scope.blocked(Some(node)) {
         return Some(Block::from(blocked));
     }
-    if let RuleMatch::Rule(rule) = node.rule_of(policy, &seen.fault) {
+    if let Some((rule, None)) = node.rule_of(policy, &seen.fault) {
         let storm = readiness::no_storm(cx, &seen.fault, rule).err();
         let storm = storm.or_else(|| readiness::after_storm(cx, kind, rule, slots));
         if storm.is_some() {
@@ -167,13 +161,8 @@ fn blocked_anyway(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, nodes: &Nodes
     if slots.nodes_in_flight(&policy.name, policy.mode).any(|name| name == node.name) {
         return None;
     }
-    let of_fault = scope.fault_limit_reached(kind, node.name, slots);
-    let of_slots = of_fault.or_else(|| slots.refuse(&policy.name, bounds(cx)));
-    of_slots.or_else(|| scope.topology_limit_reached(node, nodes, slots)).map(Block::from)
-}
-
-fn bounds(cx: PolicyContext<'_>) -> Bounds {
-    Bounds { in_flight: cx.scope().map_or(0, |scope| scope.max_in_flight), mode: cx.policy.mode }
+    let of_fault = scope.fault_limit_reached(kind, node.name, slots).map(Block::from);
+    of_fault.or_else(|| cx.limit_reached(slots))
 }
 
 /// Adds a candidate to those of the same policy. A dry run that owns the fault and a trial stay separate.
@@ -203,7 +192,6 @@ fn retain(
 
 fn begin(
     candidate: &Candidate<'_>,
-    nodes: &Nodes<'_>,
     slots: &mut Slots,
     opened: &[RemediationUpdate],
     requeue: &mut Requeue,
@@ -224,19 +212,13 @@ fn begin(
     };
     cx.require_unblocked()?;
     let uid = node.view.map_or_else(String::new, |view| view.uid.clone());
-    let name = name(ctx, node, &uid, first, opened);
+    let name = name(node, &uid, first, opened);
     if let Some(unseen) = slots.unseen_remediation(node.name, &name) {
         let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
         return Err(Block::new(BlockReason::InProgress, &message));
     }
     // The current fleet decides on a slot that the remediation may hold already, not the fleet of that time.
-    let others = slots.has(&name).then(|| slots.without(&name));
-    let others = others.as_ref().unwrap_or(slots);
-    let refused =
-        others.refuse(&policy.name, bounds(cx)).or_else(|| scope?.topology_limit_reached(node, nodes, others));
-    if let Some(refused) = refused {
-        return Err(refused.into());
-    }
+    cx.limit_reached(&slots.without(&name)).map_or(Ok(()), Err)?;
     if opened.len() >= IN_ONE_PASS {
         let message =
             format!("{IN_ONE_PASS} other nodes are begun first, the more urgent ones; its turn comes right after");
@@ -253,7 +235,7 @@ fn begin(
     slot::take(ctx, slots, &update.remediation);
     match policy.mode {
         Mode::Enforce => update.remediation.set_phase(),
-        Mode::DryRun => dry_run::simulate(ctx, &mut update, policy, &ready),
+        Mode::DryRun => dry_run::simulate(cx, &mut update, &ready),
     }
     Ok(update)
 }
@@ -261,33 +243,18 @@ fn begin(
 fn remediation(cx: PolicyContext<'_>, name: String, node_uid: String, ready: &[ReadyFault<'_>]) -> Remediation {
     Remediation {
         name,
-        identity: None,
         node: cx.node.name.to_owned(),
         node_uid,
         policy: cx.policy.name.clone(),
         mode: cx.policy.mode,
-        deleting: false,
-        approval: None,
-        cancel: None,
-        manual: None,
-        phase: Phase::Pending,
-        message: String::new(),
         started_at: cx.snapshot.now,
-        finished_at: None,
         faults: ready.iter().map(|(seen, rule)| seen.opened(cx.snapshot.now, rule)).collect(),
-        steps: Vec::new(),
-        cleanup: Cleanup::default(),
+        ..Remediation::default()
     }
 }
 
 /// Returns the next free name for this occurrence. A name is never reused, since the node claims operations by it.
-fn name(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    uid: &str,
-    first: &ObservedFault<'_>,
-    opened: &[RemediationUpdate],
-) -> String {
+fn name(node: &NodeContext<'_>, uid: &str, first: &ObservedFault<'_>, opened: &[RemediationUpdate]) -> String {
     let one = remediation_name(node.name, uid, &first.fault, 1);
     let stem = one.strip_suffix('1').unwrap_or(&one);
     let last = node
@@ -299,9 +266,9 @@ fn name(
     let mut name = remediation_name(node.name, uid, &first.fault, ordinal);
     // The name of another node may be cut to the same beginning, and this pass may have opened one for another policy.
     let is_taken = |name: &String| {
-        ctx.snapshot.remediations.contains_key(name)
-            || ctx.snapshot.manual_requests.contains_key(name)
-            || ctx.snapshot.unreadable.contains_key(name)
+        node.cluster.snapshot.remediations.contains_key(name)
+            || node.cluster.snapshot.manual_requests.contains_key(name)
+            || node.cluster.snapshot.unreadable.contains_key(name)
             || opened.iter().any(|update| update.remediation.name == *name)
     };
     while is_taken(&name) && ordinal < 9_999 {

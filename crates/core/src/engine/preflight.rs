@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::slot::SlotReservation;
-use super::{Ctx, advance, ahead, decide};
+use super::{Ctx, advance, decide};
+use crate::budget::Slots;
 use crate::context::{Block, ClusterContext, Requeue, gather, unreadable};
 use crate::plan::{BlockReason, Effect, Operation, PlanSettings};
 use crate::remediation::{StepRecord, StepState};
@@ -23,7 +24,7 @@ pub fn preflight(
     remediation: &str,
     operation_id: &str,
 ) -> Result<Operation, String> {
-    let until_now = ahead::taken_as_now(snapshot);
+    let until_now = decide::taken_as_now(snapshot);
     let snapshot = until_now.as_ref().unwrap_or(snapshot);
     let known = snapshot.remediations.get(remediation);
     let known = known.ok_or_else(|| format!("remediation {remediation} is gone"))?;
@@ -38,16 +39,17 @@ pub fn preflight(
     let current = current.ok_or_else(|| format!("remediation {name} has no attempt {operation_id} to start"))?;
     let policies = decide::by_order(snapshot);
     let by_name = decide::by_name(&policies);
-    let (scopes, mut requeue) = (BTreeMap::new(), Requeue::default());
-    let nodes = gather::gather(snapshot, settings, &policies, Some(node_name), &mut requeue);
     let cluster = ClusterContext { snapshot, settings, policies: &by_name };
+    let nodes = gather::gather(cluster, &policies, Some(node_name), &mut Requeue::default());
+    let scopes = BTreeMap::new();
     // Whether the remediation of another fault may begin depends on the fleet. Here none begins.
-    let ctx = Ctx { judge: |_, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &scopes) };
+    let ctx =
+        Ctx { judge: |_, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &nodes, &scopes) };
     let node = nodes.get(node_name).ok_or_else(|| format!("node {node_name} is gone"))?;
     if unreadable::is_frozen(node) {
         unreadable::may_begin(node).map_err(|block| block.message().to_owned())?;
     }
-    let mut slots = decide::reconciled(snapshot, settings);
+    let mut slots = Slots::reconcile(snapshot, settings);
     let update = advance::take(ctx, node, known, SlotReservation::Made, &mut slots);
     if let Some(Effect::Act { operation_id: planned, operation, .. }) = update.effect
         && planned == operation_id

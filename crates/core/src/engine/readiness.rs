@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::select::EvidenceRequirement;
 use super::storm::{self, StormPhase};
-use super::{Ctx, PolicyContext, scope, select};
+use super::{PolicyContext, scope, select};
 use crate::budget::{Kinds, Slots};
 use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, exclusion, of_policy, unreadable};
 use crate::fault::{Fault, FaultType};
 use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
-use crate::policy::{Mode, Rule, RuleMatch, why_none};
+use crate::policy::{Mode, Rule, why_none};
 use crate::remediation::{CancelledRemediation, Phase, Remediation, RemediationFault, Resolution};
 
 /// How often one fault may recur within the memory before a person has to check it.
@@ -27,22 +27,13 @@ pub(super) fn of_fault<'p>(cx: PolicyContext<'p>, seen: &ObservedFault<'_>) -> R
     if let Some(why) = scope::broken(cx.policy) {
         return Err(Block::new(BlockReason::Paused, &why));
     }
-    let rule = match cx.node.rule_of(cx.policy, fault) {
-        RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack)),
-        RuleMatch::Nothing => {
-            let message = format!(
-                "policy {} has no rule for {} of severity {} ({}){}",
-                cx.policy.name,
-                fault.kind,
-                fault.severity.as_str(),
-                fault.subject,
-                why_none(cx.policy, fault, &cx.node.around).map_or_else(String::new, |why| format!("; {why}"))
-            );
-            return Err(Block::new(BlockReason::NoRule, &message));
-        }
+    let Some(rule) = of_policy::known_rule(cx.node, cx.policy, fault)? else {
+        let (policy, kind, severity, subject) = (&cx.policy.name, fault.kind, fault.severity.as_str(), &fault.subject);
+        let why = why_none(cx.policy, fault, &cx.node.around).map_or_else(String::new, |why| format!("; {why}"));
+        let message = format!("policy {policy} has no rule for {kind} of severity {severity} ({subject}){why}");
+        return Err(Block::new(BlockReason::NoRule, &message));
     };
-    remembered(cx.ctx, cx.node, fault)?;
+    remembered(cx.node, fault)?;
     let lasted = conditions::lasted(cx.node, seen, rule);
     if lasted < rule.min_duration {
         let message =
@@ -118,7 +109,7 @@ fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
         };
         // A hand-off or a drain that the controller may not execute does not block the other steps of the node, nor does a node on which
         // nothing may be done block a notification.
-        let lacking = select::require_available(cx, &open_fault, step).err();
+        let lacking = select::require_available(cx.node, open_fault.kind, step).err();
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
             open_fault.step_index = if step.mode == Mode::DryRun {
@@ -139,23 +130,23 @@ fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
 
 /// The stop of remediation of this node by a person, while it counts. Its sources are the remediations of the node and the note
 /// of a deleted one. While the clocks are disputed, the note stays as it is.
-pub(super) fn stopped(ctx: Ctx<'_>, node: &NodeContext<'_>) -> Option<CancelledRemediation> {
+pub(super) fn stopped(node: &NodeContext<'_>) -> Option<CancelledRemediation> {
     let uid = node.view.map(|view| view.uid.as_str())?;
     let noted = node.report.filter(|report| report.node_uid.as_deref() == Some(uid));
     let noted = noted.and_then(|report| report.stopped.clone());
-    if ctx.snapshot.clock_disputed.is_some() {
+    if node.cluster.snapshot.clock_disputed.is_some() {
         return noted;
     }
     let remediations =
         node.finished.iter().filter(|remediation| remediation.mode == Mode::Enforce && remediation.node_uid == uid);
     let all = remediations.filter_map(|remediation| remediation.stopped()).chain(noted);
-    all.filter(|stopped| since(ctx.snapshot.now, stopped.at) < ctx.settings.failed_memory)
+    all.filter(|stopped| since(node.cluster.snapshot.now, stopped.at) < node.cluster.settings.failed_memory)
         .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
 }
 
 /// Whether earlier remediations of the node block another one.
-fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
-    let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
+fn remembered(node: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+    let (now, memory) = (node.cluster.snapshot.now, node.cluster.settings.failed_memory);
     let recent = || node.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
     let block = |message: String, at: jiff::Timestamp| {
         let message = format!("{message}; not tried again before {}", clock(after(at, memory)));
@@ -175,7 +166,7 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
         let message = format!("{fault} was not resolved by remediation {}", remediation.name);
         return block(message, at);
     }
-    if let Some(stopped) = stopped(ctx, node) {
+    if let Some(stopped) = stopped(node) {
         return block(
             format!("remediation {} of {} was {}", stopped.remediation, node.name, stopped.message),
             stopped.at,
@@ -189,12 +180,8 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
     times.sort_unstable();
     match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
         Some(at) => {
-            let message = format!(
-                "{fault} came back {} times within {} min after it was resolved",
-                times.len(),
-                memory.as_secs() / 60
-            );
-            block(message, *at)
+            let (times, minutes) = (times.len(), memory.as_secs() / 60);
+            block(format!("{fault} came back {times} times within {minutes} min after it was resolved"), *at)
         }
         None => Ok(()),
     }

@@ -20,8 +20,8 @@ const NEVER_BEGAN: u32 = 20;
 /// hour, or in the period for which actions on a node and nodes with a new fault are counted. (A fault that could not be resolved
 /// is not tried again at once.) Second, records of the last day with a reboot of the node. Third, the newest record about each
 /// fault that is still there.
-pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, requeue: &mut Requeue) -> Vec<Effect> {
-    let needed = needed(nodes);
+pub(super) fn sweep<'a>(ctx: Ctx<'a>, requeue: &mut Requeue) -> Vec<Effect> {
+    let needed = needed(ctx.nodes);
     // Manual requests that never began are counted separately: they take no place from a record of executed actions.
     let mut by_policy: BTreeMap<(&str, bool), Vec<&'a Remediation>> = BTreeMap::new();
     for remediation in

@@ -53,7 +53,7 @@ fn interruption(
     if let Some(why) = procedure::of(&step.action).end_reason(cx.node) {
         return Some((StepState::Failed, why));
     }
-    let is_fresh = |seen: &&ObservedFault<'_>| evidence::require_fresh(cx.node, seen, cx.cluster).is_ok();
+    let is_fresh = |seen: &&ObservedFault<'_>| evidence::require_fresh(cx.node, seen).is_ok();
     let seen = cx.node.find(&open_fault.id).filter(is_fresh)?;
     let first = select::release_first(cx, &seen.fault)?;
     let gave_way = remediation.steps.iter().filter(|other| {
@@ -75,8 +75,8 @@ fn may_go_on<'f>(
 ) -> Result<&'f Fault, Block> {
     let (seen, rule) = attempt::confirmed(cx, open_fault)?;
     checks::still_asked_for(cx, rule, &seen.fault, step)?;
-    evidence::require_fresh(cx.node, seen, cx.cluster)?;
+    evidence::require_fresh(cx.node, seen)?;
     evidence::may_be_touched(cx.node, seen.fault.kind)?;
-    procedure::of(&step.action).admit_round(cx.cluster, cx.node, remediation)?;
+    procedure::of(&step.action).admit_round(cx.node, remediation)?;
     Ok(&seen.fault)
 }

@@ -1,16 +1,14 @@
 //! The scope of each policy: its nodes, how many of them are unhealthy, and whether anything new may start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::limits::{self, Group};
 use super::storm::{Storm, StormDetector};
-use crate::budget::{Bounds, Slots};
+use crate::budget::Slots;
 use crate::context::{NodeContext, Nodes, Probe, exclusion};
 use crate::fault::{Fault, FaultState, FaultType};
-use crate::plan::{BlockReason, PolicyStatusView, StormView};
+use crate::plan::{BlockReason, LimitsView, PolicyStatusView, StormView};
 use crate::policy::{Amount, Mode, Policy, Rule};
 use crate::snapshot::{NodeView, Snapshot, TriState};
 use crate::window::{self, Shut};
@@ -18,6 +16,9 @@ use crate::window::{self, Shut};
 /// The share of selected nodes that may be unhealthy only by the report of their own probe before they count in `maxUnhealthy`. A
 /// node that lies, or whose probe errs, must not block the others. If many nodes report it, they have a common cause.
 const MAX_UNCORROBORATED: Amount = Amount::Percent(5);
+
+/// Selected nodes by the value of the label of one limit. None = nodes without the label.
+pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
 
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
@@ -38,7 +39,7 @@ pub(super) struct Scope<'a> {
     /// The faults that are a storm.
     pub storms: BTreeMap<FaultType, Storm>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
-    groups: Vec<Group<'a>>,
+    pub groups: Vec<Group<'a>>,
 }
 
 /// Counts, for every policy, the nodes that it selects and that are not being deleted.
@@ -59,7 +60,7 @@ pub(super) fn scopes<'a>(
         let places = policies.iter().map(selects).enumerate().filter_map(|(place, selects)| selects.then_some(place));
         let places: Vec<usize> = places.collect();
         for place in &places {
-            scopes[*place].count(node, view, snapshot.now);
+            scopes[*place].count(node, view);
         }
         if places != last {
             together.insert(places.clone());
@@ -77,7 +78,7 @@ pub(super) fn scopes<'a>(
         .map(|mut scope| {
             scope.suspended = exclusion::all_suspended(snapshot.suspended.as_deref());
             scope.shut = window::all_shut(&scope.policy.windows, &scope.policy.actions(), snapshot.now);
-            scope.storms = scope.storm_detector.storms(scope.policy, &snapshot.remediations, snapshot.now);
+            scope.storms = scope.storm_detector.storms(scope.policy, snapshot);
             scope.max_unhealthy = scope.policy.limits.max_unhealthy.of(scope.selected);
             scope.max_in_flight = scope.policy.limits.max_in_flight.of(scope.selected);
             (scope.policy.name.as_str(), scope)
@@ -104,9 +105,9 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn count(&mut self, node: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
+    fn count(&mut self, node: &NodeContext<'_>, view: &'a NodeView) {
         self.selected += 1;
-        self.storm_detector.count(self.policy, node, view, now);
+        self.storm_detector.count(self.policy, node, view);
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&mut self.groups) {
             *group.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1;
         }
@@ -153,12 +154,6 @@ impl<'a> Scope<'a> {
                 format!("{count}, maxUnhealthy is {}: nothing new starts until fewer are", self.max_unhealthy);
             (BlockReason::MaxUnhealthyExceeded, message)
         })
-    }
-
-    /// Why no step of the policy but a notification may be taken at this time of day, if so. Each step asks for itself.
-    fn outside(&self) -> Option<(BlockReason, String)> {
-        let shut = self.shut.as_ref()?;
-        Some((BlockReason::OutsideWindow, format!("policy {}: {}", self.policy.name, shut.message)))
     }
 
     /// Why no further remediation may start on this node because enough run in its zone, rack or pool. A remediation whose node
@@ -214,30 +209,25 @@ impl<'a> Scope<'a> {
     }
 
     /// The status view of the policy.
-    pub fn status_view(
-        &self,
-        nodes: &Nodes<'_>,
-        slots: &Slots,
-        (now, answer_within): (Timestamp, Duration),
-    ) -> PolicyStatusView {
-        let mode = self.policy.mode;
-        let bounds = Bounds { in_flight: self.max_in_flight, mode };
+    pub fn status_view(&self, limits: LimitsView, slots: &Slots, now: Timestamp) -> PolicyStatusView {
+        let (name, mode) = (&self.policy.name, self.policy.mode);
         let storms = self.storm_detector.views(self.policy, &self.storms);
-        let storm = |view: &StormView| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, view.evidence));
+        let outside = |shut: &Shut| (BlockReason::OutsideWindow, format!("policy {name}: {}", shut.message));
+        let storm = |view: &StormView| (BlockReason::Storm, format!("policy {name}: {}", view.evidence));
         PolicyStatusView {
-            limits: limits::status_view(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
+            limits,
             windows: self.policy.windows.iter().map(|window| window.status_view(now)).collect(),
             selected: self.selected,
             unhealthy: self.unhealthy,
             unknown: self.unknown,
-            in_flight: slots.in_flight(&self.policy.name, mode),
+            in_flight: slots.in_flight(name, mode),
             max_unhealthy: self.max_unhealthy,
             max_in_flight: self.max_in_flight,
             blocked: self
                 .blocked(None)
-                .or_else(|| self.outside())
+                .or_else(|| self.shut.as_ref().map(outside))
                 .or_else(|| storms.first().map(storm))
-                .or_else(|| slots.refuse(&self.policy.name, bounds)),
+                .or_else(|| slots.refuse(name, self.max_in_flight, mode)),
             storms,
             overlaps: self.overlaps.iter().map(|name| (*name).to_owned()).collect(),
         }

@@ -1,13 +1,13 @@
-//! The steps of a rule: which step is next for a fault, whether it may be taken now, and which executor takes it.
+//! The steps of a rule: which step is next for a fault, and whether it may be taken now.
 
-use super::{Ctx, PolicyContext, checks, recurrence, refused};
+use super::{Ctx, PolicyContext, checks};
 use crate::action::Action;
-use crate::context::{Block, NodeContext, ObservedFault, evidence, unreadable};
-use crate::fault::{Fault, FaultState};
+use crate::context::{Block, NodeContext, ObservedFault, evidence, of_policy, unreadable};
+use crate::fault::{Fault, FaultState, FaultType};
 use crate::plan::BlockReason;
-use crate::policy::{Mode, OnFailure, Rule, RuleMatch, Step};
+use crate::policy::{Mode, OnFailure, Policy, Rule, Step};
 use crate::procedure::{self, StepContext};
-use crate::remediation::{Executor, Remediation, RemediationFault, Resolution, StepRecord, StepState};
+use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState};
 
 /// How often the engine tries a step again at no cost when only its target had changed.
 const FREE_TRIES: usize = 5;
@@ -37,7 +37,7 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, open_fault: &Rem
     let above = usize::try_from(open_fault.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
     for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
         let procedure = procedure::of(&step.action);
-        let is_available = || procedure.require_available(ctx.cluster, node).is_ok();
+        let is_available = || procedure.require_available(node).is_ok();
         if step.action.contains() && !is_available() {
             return false;
         }
@@ -81,51 +81,69 @@ pub(super) fn select_step<'r>(
     let spent = |open_fault: &RemediationFault, step: &Step| {
         let fault = fault.filter(|_| !is_manual)?;
         let policy = node.policy_for(fault)?;
-        recurrence::spent_reason(node, open_fault, policy, step)
-            .filter(|_| is_more(cx.ctx, node, fault, open_fault, rule))
+        spent_reason(node, open_fault, policy, step).filter(|_| is_more(cx.ctx, node, fault, open_fault, rule))
     };
     loop {
         let step = rule.step(open_fault.step_index)?;
-        if is_used_up(open_fault, step, remediation) {
-            if let Some(why) = notify_only_reason(open_fault, step, remediation) {
-                let (number, action) = (open_fault.step_index + 1, step.action.kind().as_str());
-                notes.push(format!("step {number} {action} of rule {} {why}, and nothing harsher follows", rule.name));
-                open_fault.step_index = rule.next_notify_step(open_fault.step_index + 1);
-            } else {
-                open_fault.step_index += 1;
-            }
+        let (number, action, name) = (open_fault.step_index + 1, step.action.kind().as_str(), &rule.name);
+        if let Some(remediation) = remediation.filter(|remediation| is_used_up(open_fault, step, remediation)) {
+            open_fault.step_index = match notify_only_reason(open_fault, step, remediation) {
+                Some(why) => {
+                    notes.push(format!("step {number} {action} of rule {name} {why}, and nothing harsher follows"));
+                    rule.next_notify_step(number)
+                }
+                None => number,
+            };
             continue;
         }
-        if let Some(why) = spent(open_fault, step) {
-            notes.push(left_out(open_fault, rule, step, &why));
-            open_fault.step_index += 1;
-            continue;
-        }
-        let useful = fault.map_or(Ok(()), |fault| {
+        let useful = || -> Result<(), &'static str> {
+            let Some(fault) = fault else { return Ok(()) };
             procedure::addresses(&step.action, fault, node)?;
             let procedure = procedure::of(&step.action);
             procedure.require_progress(fault, node, rule)?;
             remediation.map_or(Ok(()), |remediation| procedure.require_untried(step, remediation))?;
             containing_helps(step, rule, fault, node)
-        });
-        match useful {
-            Ok(()) => return Some(step),
-            Err(why) => {
-                notes.push(left_out(open_fault, rule, step, why));
-                open_fault.step_index += 1;
-            }
-        }
+        };
+        let left_out = spent(open_fault, step).or_else(|| useful().err().map(ToOwned::to_owned));
+        let Some(why) = left_out else { return Some(step) };
+        notes.push(format!("step {number} {action} of rule {name} left out for {}: {why}", open_fault.kind));
+        open_fault.step_index = number;
     }
 }
 
-/// Returns the note that the step is not for the fault.
-fn left_out(open_fault: &RemediationFault, rule: &Rule, step: &Step, why: &str) -> String {
-    let (number, action) = (open_fault.step_index + 1, step.action.kind().as_str());
-    format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, open_fault.kind)
+/// Why a step is used up, if it is: it resolved the fault as often as it may be tried, and the fault came back. So that attempt
+/// counts as failed, and the next step of the rule follows.
+///
+/// This applies only if there is a [next step](is_more) that resolves the fault, may run now, and needs no approval beyond the
+/// policy. Without such a step the engine repeats the same step, as often as [`readiness`](super::readiness) allows. After that a
+/// person takes over. Steps that keep pods away (Cordon, Taint, Drain) run again each time: their effect ends with their
+/// remediation.
+fn spent_reason(node: &NodeContext<'_>, open_fault: &RemediationFault, policy: &Policy, step: &Step) -> Option<String> {
+    if !step.resolves() || step.on_failure == OnFailure::Stop {
+        return None;
+    }
+    let times = times_resolved(node, open_fault, policy, step);
+    (times > 0 && times >= step.max_attempts)
+        .then(|| format!("it came back {times} time(s) after this step had resolved it"))
 }
 
-fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> bool {
-    let Some(remediation) = remediation else { return false };
+/// How often this very step, as the policy defines it now, resolved the fault recently before the fault came back.
+fn times_resolved(node: &NodeContext<'_>, open_fault: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
+    let resolved = |remediation: &&&Remediation| {
+        let fault = remediation.fault(&open_fault.id).filter(|was| was.rule == open_fault.rule);
+        fault.is_some_and(RemediationFault::is_resolved_by_steps) && remediation.policy == policy.name
+    };
+    let is_it = |remediation: &Remediation, record: &StepRecord| {
+        let is_here = record.fault_id == open_fault.id
+            && record.step_index == open_fault.step_index
+            && record.executed_at.is_some();
+        is_here && of_policy::step_of(policy, remediation, record).is_some_and(|named| named == step)
+    };
+    let of = |remediation: &&Remediation| remediation.steps.iter().filter(|record| is_it(remediation, record)).count();
+    u32::try_from(node.recent.iter().filter(resolved).map(of).sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: &Remediation) -> bool {
     if procedure::of(&step.action).is_done(remediation) {
         return true;
     }
@@ -147,19 +165,15 @@ fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: Option<&R
 }
 
 /// Why only notifications follow a step that is used up. `None` = the next step follows, as after a cordon, a taint or a drain.
-fn notify_only_reason(
-    open_fault: &RemediationFault,
-    step: &Step,
-    remediation: Option<&Remediation>,
-) -> Option<&'static str> {
-    let is_done = || remediation.is_some_and(|remediation| procedure::of(&step.action).is_done(remediation));
+fn notify_only_reason(open_fault: &RemediationFault, step: &Step, remediation: &Remediation) -> Option<&'static str> {
+    let is_done = || procedure::of(&step.action).is_done(remediation);
     if step.mode != Mode::Enforce || step.action.traits().marks_node || is_done() {
         return None;
     }
-    if remediation.is_some_and(|remediation| is_refused(open_fault, step, remediation)) {
+    if is_refused(open_fault, step, remediation) {
         return Some("could not be begun");
     }
-    if remediation.is_some_and(|remediation| is_untriable(open_fault, step, remediation)) {
+    if is_untriable(open_fault, step, remediation) {
         return Some("could not be tried");
     }
     (step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
@@ -174,7 +188,7 @@ fn is_untriable(open_fault: &RemediationFault, step: &Step, remediation: &Remedi
 /// Whether in a row as many calls for the step were refused, or not made in time, as the engine tries.
 fn is_refused(open_fault: &RemediationFault, step: &Step, remediation: &Remediation) -> bool {
     let last = remediation.attempts_for(open_fault, step).rev();
-    last.take_while(|record| record.is_refused_call()).count() >= refused::TRIES
+    last.take_while(|record| record.is_refused_call()).count() >= checks::MAX_REFUSED_CALLS
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,18 +200,14 @@ pub(super) enum EvidenceRequirement {
 }
 
 /// Whether the action of a step can be executed on this node at all.
-pub(super) fn require_available(
-    cx: PolicyContext<'_>,
-    open_fault: &RemediationFault,
-    step: &Step,
-) -> Result<(), Block> {
+pub(super) fn require_available(node: &NodeContext<'_>, kind: FaultType, step: &Step) -> Result<(), Block> {
     if !step.action.notifies() {
-        evidence::may_be_touched(cx.node, open_fault.kind)?;
+        evidence::may_be_touched(node, kind)?;
     }
-    procedure::of(&step.action).require_available(cx.cluster, cx.node)
+    procedure::of(&step.action).require_available(node)
 }
 
-/// Checks whether this step may be taken on this fault now, and returns its executor. `remediation` is the one that takes it.
+/// Checks whether this step may be taken on this fault now. `remediation` is the one that takes it.
 pub(super) fn may_take(
     cx: PolicyContext<'_>,
     remediation: Option<&Remediation>,
@@ -205,7 +215,7 @@ pub(super) fn may_take(
     rule: &Rule,
     step: &Step,
     required: EvidenceRequirement,
-) -> Result<Executor, Block> {
+) -> Result<(), Block> {
     unreadable::may_begin(cx.node)?;
     // The window comes before the evidence: no harsher step replaces one that waits for its window, or for a person.
     checks::in_window(cx, step)?;
@@ -213,24 +223,18 @@ pub(super) fn may_take(
         checks::of_node(cx, remediation)?;
     }
     checks::still_asked_for(cx, rule, &seen.fault, step)?;
-    match evidence::require_fresh(cx.node, seen, cx.cluster) {
+    match evidence::require_fresh(cx.node, seen) {
         Err(block) if required == EvidenceRequirement::Any && block.awaits_check() => {}
         checked => checked?,
     }
     if !step.action.notifies() {
         evidence::may_be_touched(cx.node, seen.fault.kind)?;
     }
-    let step_cx = StepContext { cluster: cx.cluster, node: cx.node, rule, step, seen };
-    let executor = procedure::of(&step.action).admit(&step_cx)?;
-    if step.action.traits().evicts_pods {
-        require_no_release_first(cx, &seen.fault)?;
-    }
-    Ok(executor)
-}
-
-/// Requires that no release of a hung process goes first, which does not wait until all pods are evicted.
-fn require_no_release_first(cx: PolicyContext<'_>, fault: &Fault) -> Result<(), Block> {
-    let Some(first) = release_first(cx, fault) else { return Ok(()) };
+    let step_cx = StepContext { node: cx.node, rule, step, seen };
+    procedure::of(&step.action).admit(&step_cx)?;
+    // The release of a hung process does not wait until all pods are evicted.
+    let release = step.action.traits().evicts_pods.then(|| release_first(cx, &seen.fault)).flatten();
+    let Some(first) = release else { return Ok(()) };
     let message = format!(
         "node {} is drained after the release for {}, which does not wait for the end of a drain",
         cx.node.name, first.fault
@@ -247,7 +251,7 @@ pub(super) fn release_first<'x>(cx: PolicyContext<'x>, fault: &Fault) -> Option<
         if other.id == fault.id || other.state != FaultState::Confirmed || !is_its {
             return false;
         }
-        let RuleMatch::Rule(rule) = cx.node.rule_of(cx.policy, other) else { return false };
+        let Some((rule, None)) = cx.node.rule_of(cx.policy, other) else { return false };
         let remediation = cx.node.open.iter().copied().find(|remediation| remediation.policy == cx.policy.name);
         let known = remediation.and_then(|remediation| remediation.fault(&other.id));
         let mut open_fault = match known.map(|known| known.state) {
@@ -263,7 +267,7 @@ pub(super) fn release_first<'x>(cx: PolicyContext<'x>, fault: &Fault) -> Option<
             return false;
         }
         let may = || match known.filter(|known| known.state == Resolution::Open) {
-            Some(_) => may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
+            Some(_) => may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh),
             None => (cx.judge)(cx, seen),
         };
         // A fault that is not open yet has to join.
@@ -292,8 +296,8 @@ pub(super) fn require_prepared(
         after.step_index = after.step_index.saturating_add(1);
         let next = select_step(cx, &mut after, rule, remediation, fault, &mut Vec::new());
         let Some(next) = next else { return Ok(()) };
-        if next.resolves() && procedure::of(&next.action).require_available(cx.cluster, cx.node).is_ok() {
-            return may_take(cx, None, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
+        if next.resolves() && procedure::of(&next.action).require_available(cx.node).is_ok() {
+            return may_take(cx, None, seen, rule, next, EvidenceRequirement::Fresh);
         }
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::Ctx;
-use crate::budget::{Bounds, Slots};
-use crate::context::{Block, Nodes};
+use crate::budget::Slots;
+use crate::context::Block;
 use crate::plan::BlockReason;
 use crate::policy::Mode;
 use crate::remediation::Remediation;
@@ -55,8 +55,8 @@ pub(super) fn take(ctx: Ctx<'_>, slots: &mut Slots, remediation: &Remediation) {
 }
 
 /// The slot state of each open remediation, by name. Remediations without a slot get one where there is room, the oldest first.
-pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
-    let open = || nodes.values().flat_map(|node| &node.open).copied();
+pub(super) fn settle<'a>(ctx: Ctx<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
+    let open = || ctx.nodes.values().flat_map(|node| &node.open).copied();
     if let Some(not_enforced) = slots.not_enforced() {
         return open()
             .map(|remediation| (remediation.name.as_str(), SlotReservation::NotEnforced(not_enforced.to_owned())))
@@ -74,7 +74,7 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
         if remediation.phase.is_final() {
             continue;
         }
-        match room(ctx, nodes, slots, remediation) {
+        match room(ctx, slots, remediation) {
             None => {
                 let (node_name, policy) = (remediation.node.clone(), remediation.policy.clone());
                 let kinds = Some(remediation.kinds());
@@ -89,15 +89,14 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
 }
 
 /// The reason why there is no room for one more remediation of that policy on that node, else `None`.
-fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, remediation: &Remediation) -> Option<String> {
+fn room(ctx: Ctx<'_>, slots: &Slots, remediation: &Remediation) -> Option<String> {
     // Without its node or its policy the remediation ends anyway.
-    let (node, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
-    let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };
+    let (node, scope) = ctx.nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
     let kinds =
         || remediation.kinds().into_iter().find_map(|kind| scope.fault_limit_reached(kind, &remediation.node, slots));
     let (_, why) = slots
-        .refuse(&remediation.policy, bounds)
-        .or_else(|| scope.topology_limit_reached(node, nodes, slots))
+        .refuse(&remediation.policy, scope.max_in_flight, Mode::Enforce)
+        .or_else(|| scope.topology_limit_reached(node, ctx.nodes, slots))
         .or_else(kinds)?;
     Some(format!("it came so late that its slot was released, and nothing was done in it; {why}"))
 }

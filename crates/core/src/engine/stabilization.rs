@@ -11,7 +11,7 @@ use super::update::RemediationUpdate;
 use super::{Ctx, ending};
 use crate::action::Action;
 use crate::context::{Block, NodeContext, of_policy};
-use crate::flap::{FlapView, QUIET};
+use crate::flap::QUIET;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::remediation::{Phase, Remediation, Resolution, STILL_FLAPPING_SUFFIX};
@@ -41,11 +41,6 @@ fn is_resolved(remediation: &Remediation) -> bool {
     is_gone && remediation.current_step().is_none()
 }
 
-/// The flap history of the node, if the node flaps and has changed within the stabilization time.
-fn flapping<'a>(node: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView> {
-    node.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet)
-}
-
 /// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
 pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) -> bool {
     let remediation = &update.remediation;
@@ -59,18 +54,17 @@ pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut Reme
         return false;
     }
     let (quiet, now) = (quiet(ctx, remediation), ctx.snapshot.now);
-    let Some(flap) = flapping(node, quiet) else { return false };
+    let Some(flap) = node.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet) else { return false };
     let gone = remediation.no_longer_found();
     let Some(until) = until(remediation, quiet).filter(|until| *until > now) else {
         update.remediation.say(&format!("{gone}{STILL_FLAPPING_SUFFIX}"));
         return false;
     };
     update.requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
+    let (minutes, latest) = (quiet.as_secs().div_ceil(60), clock(until));
     let message = format!(
-        "{gone}, but the node flaps (condition NodeStable): watched until nothing has changed for {} \
-         min, until {} at the latest",
-        quiet.as_secs().div_ceil(60),
-        clock(until)
+        "{gone}, but the node flaps (condition NodeStable): watched until nothing has changed for {minutes} min, until \
+         {latest} at the latest"
     );
     update.remediation.phase = Phase::Verifying;
     update.remediation.say(&message);

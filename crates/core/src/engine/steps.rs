@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, approval, attempt, ending, rounds};
+use super::{PolicyContext, approval, attempt, ending, rounds};
 use crate::command::{Outcome, OutcomeReason, OutcomeState};
 use crate::context::{ClearCheck, NodeContext, Probe, of_policy};
 use crate::moment::since;
@@ -15,17 +15,17 @@ use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepStat
 use crate::snapshot::JobView;
 
 /// Records what the node and its objects prove about the latest attempts: that one has begun, and how one has ended.
-pub(super) fn observe(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+pub(super) fn observe(node: &NodeContext<'_>, remediation: &mut Remediation) {
     // Another machine of that name proves nothing.
     if node.view.is_none_or(|view| view.uid != remediation.node_uid) {
         return;
     }
-    take_late_answer(ctx, node, remediation);
+    take_late_answer(node, remediation);
     let Some(record) = remediation.current_step().cloned() else { return };
     if matches!(record.state, StepState::Scheduled | StepState::Started) {
-        take_answer(ctx, node, remediation, &record.operation_id);
+        take_answer(node, remediation, &record.operation_id);
         if let Some(step) = remediation.current_step_mut() {
-            procedure::of(&record.action).observe(ctx.cluster, node, step);
+            procedure::of(&record.action).observe(node, step);
         }
     }
 }
@@ -72,8 +72,8 @@ fn poll(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
 }
 
 /// Returns the node's result from either executor. The best result counts.
-fn answer<'a>(ctx: Ctx<'a>, node: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
-    let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
+fn answer<'a>(node: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
+    let job = node.cluster.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
     let agent = node.own_report().and_then(|report| report.agent.as_ref());
     let rank = |outcome: &Outcome| match (outcome.state, outcome.reason) {
         (OutcomeState::Done, _) => 0,
@@ -86,12 +86,12 @@ fn answer<'a>(ctx: Ctx<'a>, node: &NodeContext<'a>, operation: &str) -> Option<&
     [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
 }
 
-fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
-    let now = ctx.snapshot.now;
-    let answer = answer(ctx, node, operation).cloned();
+fn take_answer(node: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
+    let now = node.cluster.snapshot.now;
+    let answer = answer(node, operation).cloned();
     let Some(step) = remediation.current_step_mut() else { return };
     let is_given = match step.executor {
-        Executor::Job => ctx.snapshot.jobs.contains_key(operation),
+        Executor::Job => node.cluster.snapshot.jobs.contains_key(operation),
         Executor::Probe => node.own_command().is_some_and(|command| command.operation_id == operation),
         Executor::Controller => false,
     };
@@ -126,9 +126,9 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
 }
 
 /// Records an answer to an attempt that has ended without one.
-fn take_late_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+fn take_late_answer(node: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(step) = remediation.steps.iter_mut().rev().find(|step| step.is_given()) else { return };
-    let Some(answer) = answer(ctx, node, &step.operation_id).filter(|_| step.is_unanswered()) else { return };
+    let Some(answer) = answer(node, &step.operation_id).filter(|_| step.is_unanswered()) else { return };
     let is_claimed = answer.reason == OutcomeReason::AlreadyExecuted && !step.action.ends_boot();
     if answer.state == OutcomeState::Running || is_claimed {
         return;
@@ -136,7 +136,7 @@ fn take_late_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Reme
     step.reason = Some(answer.reason);
     step.say(&format!("{}; later answered: {}", step.message, answer.message));
     if answer.state == OutcomeState::Done && !step.action.ends_boot() {
-        (step.state, step.executed_at) = (StepState::TimedOut, Some(ctx.snapshot.now));
+        (step.state, step.executed_at) = (StepState::TimedOut, Some(node.cluster.snapshot.now));
     }
 }
 
@@ -183,7 +183,7 @@ fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRe
         return attempt::end(update, StepState::Cancelled, why, now);
     }
     match again {
-        Ok((fault, _)) => attempt::act(cx, update, record, fault, step),
+        Ok(fault) => attempt::act(cx, update, record, fault, step),
         Err(block) => update.block(&record.fault_id, block),
     }
 }
@@ -200,28 +200,22 @@ fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepReco
     let (now, settings) = (cx.snapshot.now, cx.settings);
     // The age counts per executor: the other executor gets time of its own.
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
-    let answer = answer(cx.ctx, cx.node, &record.operation_id);
-    let is_running = answer.is_some();
-    if record.executor == Executor::Job || executors::is_of_either(&record.action) {
-        update
-            .requeue
-            .when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
+    let answer = answer(cx.node, &record.operation_id);
+    let (is_running, is_job) = (answer.is_some(), record.executor == Executor::Job);
+    if is_job || executors::is_of_either(&record.action) {
+        update.requeue.when_past(if is_job { settings.job_start } else { settings.agent_start }, age);
     }
-    match other_executor(cx.ctx, cx.node, record, is_running, age) {
-        Some((to, why)) => {
-            let record = switch_executor(update, record, to, &why, now);
-            return repeat(cx, update, &record);
-        }
-        None if record.executor == Executor::Job && !is_running && age >= settings.job_start => {
-            if let Some(job) = cx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
-                return match refused(job) {
-                    Some(why) => attempt::end(update, StepState::Failed, &why, now),
-                    // The result may still arrive: the pod comes by another watch than its Job.
-                    None => attempt::end(update, StepState::TimedOut, "the Job ended without a result", now),
-                };
-            }
-        }
-        None => {}
+    if let Some((to, why)) = other_executor(cx.node, record, is_running, age) {
+        let record = switch_executor(update, record, to, &why, now);
+        return repeat(cx, update, &record);
+    }
+    let is_late = is_job && !is_running && age >= settings.job_start;
+    if let Some(job) = cx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished && is_late) {
+        return match refused(job) {
+            Some(why) => attempt::end(update, StepState::Failed, &why, now),
+            // The result may still arrive: the pod comes by another watch than its Job.
+            None => attempt::end(update, StepState::TimedOut, "the Job ended without a result", now),
+        };
     }
     let limit = match of_policy::step_of(cx.policy, &update.remediation, record) {
         Some(step) if is_running => settings.answer_within.max(step.timeout),
@@ -252,32 +246,31 @@ fn time_out(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &Step
 fn is_out_of_reach(cx: PolicyContext<'_>, record: &StepRecord) -> bool {
     let may_silence = record.action.ends_boot() || record.action.traits().restarts.is_some();
     let has_begun = cx.snapshot.jobs.get(&record.operation_id).is_some_and(JobView::has_begun)
-        || answer(cx.ctx, cx.node, &record.operation_id).is_some();
+        || answer(cx.node, &record.operation_id).is_some();
     record.executor != Executor::Controller && cx.node.probe != Probe::Reporting && !may_silence && !has_begun
 }
 
 /// Returns the other executor and why to switch to it. `None`: the first one has begun, or the attempt has already switched.
 fn other_executor(
-    ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     record: &StepRecord,
     is_running: bool,
     age: Duration,
 ) -> Option<(Executor, String)> {
-    let settings = ctx.settings;
+    let settings = node.cluster.settings;
     let actions_enabled = node.heartbeat().is_some_and(|heartbeat| heartbeat.actions_enabled);
     if !actions_enabled || record.executor_changed_at.is_some() {
         return None;
     }
     // The attempt counts from its beginning. Towards its end the controller does not begin it again.
-    let spent = since(ctx.snapshot.now, record.scheduled_at);
+    let spent = since(node.cluster.snapshot.now, record.scheduled_at);
     let late = |limit: Duration, begins_within: Duration| {
         let has_time = spent.saturating_add(begins_within) <= settings.answer_within;
         (has_time && age >= limit).then_some(limit.as_secs())
     };
     match record.executor {
         Executor::Job => {
-            let job = ctx.snapshot.jobs.get(&record.operation_id);
+            let job = node.cluster.snapshot.jobs.get(&record.operation_id);
             // Kubernetes makes no other pod for such a Job, so there is nothing to wait for.
             let refused = job.and_then(refused);
             let is_waiting = !job.is_some_and(JobView::has_begun);
@@ -329,7 +322,7 @@ fn verify(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
     let cure = match update.remediation.fault(&record.fault_id) {
         Some(_) if !is_checkable => ClearCheck::Unknown,
-        Some(fault) => cx.node.clear_check(cx.cluster, fault, Some(executed_at)),
+        Some(fault) => cx.node.clear_check(fault, Some(executed_at)),
         None => ClearCheck::Clean,
     };
     update.asks_for_check |=

@@ -7,15 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use crate::context::{NodeContext, Probe};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::moment::since;
 use crate::plan::StormView;
 use crate::policy::{Policy, Rule};
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution};
-use crate::snapshot::NodeView;
+use crate::snapshot::{NodeView, Snapshot};
 
 mod shared;
 
@@ -39,22 +37,13 @@ struct FaultSpread<'a> {
     gone: u32,
 }
 
-impl FaultSpread<'_> {
-    fn affected(&self) -> u32 {
-        count(&self.affected)
-    }
-
-    fn fresh(&self) -> u32 {
-        count(&self.fresh)
-    }
-}
-
 fn count(nodes: &[&NodeView]) -> u32 {
     u32::try_from(nodes.len()).unwrap_or(u32::MAX)
 }
 
 /// The kinds of fault that the policy was to remediate on this node and that began within the storm window.
-fn lately(policy: &Policy, node: &NodeContext<'_>, now: Timestamp) -> BTreeSet<FaultType> {
+fn lately(policy: &Policy, node: &NodeContext<'_>) -> BTreeSet<FaultType> {
+    let now = node.cluster.snapshot.now;
     let faults = node.remediations_of(policy).flat_map(|remediation| &remediation.faults);
     let is_new = |fault: &&RemediationFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.window);
     let acts = |fault: &&RemediationFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
@@ -93,7 +82,7 @@ pub(super) enum StormPhase {
 
 impl<'a> StormDetector<'a> {
     /// Counts one selected node.
-    pub fn count(&mut self, policy: &Policy, node: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
+    pub fn count(&mut self, policy: &Policy, node: &NodeContext<'_>, view: &'a NodeView) {
         self.selected.push(view);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // Notifications are always allowed: a storm does not block a rule that only notifies.
@@ -104,7 +93,7 @@ impl<'a> StormDetector<'a> {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.window;
         }
         // Faults that are resolved as fast as they appear are a storm too: a wrong detector finds the next node meanwhile.
-        for kind in lately(policy, node, now) {
+        for kind in lately(policy, node) {
             if let Some(is_fresh) = met.get_mut(&kind) {
                 *is_fresh = true;
                 continue;
@@ -139,16 +128,11 @@ impl<'a> StormDetector<'a> {
     }
 
     /// The kinds of fault that many of the nodes have.
-    pub fn storms(
-        &self,
-        policy: &Policy,
-        remediations: &BTreeMap<String, Remediation>,
-        now: Timestamp,
-    ) -> BTreeMap<FaultType, Storm> {
+    pub fn storms(&self, policy: &Policy, snapshot: &Snapshot) -> BTreeMap<FaultType, Storm> {
         let from = self.from(policy);
         let stand = |(kind, spread): (&FaultType, &FaultSpread<'_>)| {
             let rising = || self.storm(&spread.fresh, from, || StormPhase::Rising);
-            let passing = || StormPhase::Passing(max_concurrent(helped(policy, *kind, remediations, now)));
+            let passing = || StormPhase::Passing(max_concurrent(helped(policy, *kind, snapshot)));
             Some((*kind, rising().or_else(|| self.storm(&spread.affected, from, passing))?))
         };
         self.spreads.iter().filter_map(stand).collect()
@@ -158,15 +142,15 @@ impl<'a> StormDetector<'a> {
     pub fn views(&self, policy: &Policy, storms: &BTreeMap<FaultType, Storm>) -> Vec<StormView> {
         let mut all: Vec<_> =
             storms.iter().filter_map(|(kind, storm)| Some((*kind, storm, self.spreads.get(kind)?))).collect();
-        all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.affected(), *kind)));
+        all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((count(&spread.fresh), count(&spread.affected), *kind)));
         let status_view = |(kind, storm, spread): (FaultType, &Storm, &FaultSpread<'_>)| StormView {
             fault: kind,
             max_concurrent: match storm.phase {
                 StormPhase::Rising => 0,
                 StormPhase::Passing(max_concurrent) => max_concurrent,
             },
-            nodes: spread.affected(),
-            new: spread.fresh(),
+            nodes: count(&spread.affected),
+            new: count(&spread.fresh),
             evidence: self.evidence(policy, kind, storm, spread),
         };
         all.into_iter().map(status_view).collect()
@@ -177,20 +161,19 @@ impl<'a> StormDetector<'a> {
         let from = self.from(policy);
         let within = policy.limits.storm.window.as_secs() / 60;
         let (rises, selected) = (storm.phase == StormPhase::Rising, self.selected.len());
+        let (affected, fresh) = (count(&spread.affected), count(&spread.fresh));
         let what = if rises {
             let gone = match spread.gone {
                 0 => String::new(),
                 gone => format!(" ({gone} of them resolved)"),
             };
             format!(
-                "{} of {selected} nodes have a new {kind} within {within} min{gone}, a storm starts at {from} nodes, or at {LEAST} that \
-                 have something in common: nothing starts for it until no more come",
-                spread.fresh()
+                "{fresh} of {selected} nodes have a new {kind} within {within} min{gone}, a storm starts at {from} nodes, or \
+                 at {LEAST} that have something in common: nothing starts for it until no more come"
             )
         } else {
             format!(
-                "{} of {selected} nodes have {kind}: only a few are remediated at a time, as long as that helps",
-                spread.affected()
+                "{affected} of {selected} nodes have {kind}: only a few are remediated at a time, as long as that helps"
             )
         };
         let of = if rises { &spread.fresh } else { &spread.affected };
@@ -202,14 +185,14 @@ impl<'a> StormDetector<'a> {
 /// How many remediations resolved the fault by an action and began after the last one that did not help. One that has
 /// tried nothing is no evidence. Nor is a fault that was remediated while it was new: it may have been resolved before
 /// it showed that many nodes have it.
-fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Remediation>, now: Timestamp) -> u32 {
+fn helped(policy: &Policy, kind: FaultType, snapshot: &Snapshot) -> u32 {
     let is_mine = |remediation: &&Remediation| {
         let is_over = matches!(remediation.phase, Phase::Succeeded | Phase::Failed | Phase::Quarantined);
         is_over
             && remediation.policy == policy.name
-            && remediation.finished_at.is_some_and(|at| since(now, at) < MEMORY)
+            && remediation.finished_at.is_some_and(|at| since(snapshot.now, at) < MEMORY)
     };
-    let ended: Vec<&Remediation> = remediations.values().filter(is_mine).collect();
+    let ended: Vec<&Remediation> = snapshot.remediations.values().filter(is_mine).collect();
     let has = |remediation: &Remediation, is: &dyn Fn(&RemediationFault) -> bool| {
         remediation.faults.iter().any(|fault| fault.kind == kind && is(fault))
     };

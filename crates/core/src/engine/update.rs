@@ -54,7 +54,7 @@ impl RemediationUpdate {
     }
 
     fn add(&mut self, fault_id: Option<&str>, block: Block) {
-        let (node, policy) = (self.remediation.node.clone(), Some(self.remediation.policy.as_str()));
-        self.blocked.push(block.about(node, fault_id, policy, &mut self.requeue));
+        let Remediation { node, policy, .. } = &self.remediation;
+        self.blocked.push(block.about(node, fault_id, Some(policy), &mut self.requeue));
     }
 }

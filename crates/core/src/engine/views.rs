@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::readiness;
 use super::update::RemediationUpdate;
-use super::{Ctx, readiness};
 use crate::context::{NodeContext, ObservedFault, Probe, exclusion};
 use crate::fault::{Fault, FaultState, Severity};
 use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
 use crate::plan::{AssignedRule, BlockReason, Blocked, Health, NodeStatusView, SelfHealing};
-use crate::policy::{Mode, RuleMatch};
+use crate::policy::Mode;
 use crate::procedure::pending_operation::PendingOperation;
 use crate::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
@@ -31,16 +31,15 @@ impl<'a> Resting<'a> {
     /// The status view of one node.
     pub fn status_view(
         &mut self,
-        ctx: Ctx<'_>,
         node: &NodeContext<'a>,
         update: Option<&RemediationUpdate>,
         blocked: &[&Blocked],
     ) -> Arc<NodeStatusView> {
         let Some(key) = at_rest(node).filter(|_| update.is_none() && blocked.is_empty()) else {
-            return Arc::new(status_view(ctx, node, update, blocked));
+            return Arc::new(status_view(node, update, blocked));
         };
-        let view = self.0.entry(key).or_insert_with(|| Arc::new(status_view(ctx, node, None, &[])));
-        debug_assert_eq!(**view, status_view(ctx, node, None, &[]), "of node {}", node.name);
+        let view = self.0.entry(key).or_insert_with(|| Arc::new(status_view(node, None, &[])));
+        debug_assert_eq!(**view, status_view(node, None, &[]), "of node {}", node.name);
         Arc::clone(view)
     }
 }
@@ -58,23 +57,18 @@ fn at_rest<'a>(node: &NodeContext<'a>) -> Option<RestKey<'a>> {
     })
 }
 
-fn status_view(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    update: Option<&RemediationUpdate>,
-    blocked: &[&Blocked],
-) -> NodeStatusView {
+fn status_view(node: &NodeContext<'_>, update: Option<&RemediationUpdate>, blocked: &[&Blocked]) -> NodeStatusView {
     let remediation = update.map(|update| &update.remediation).filter(|remediation| remediation.is_open());
     let is_reporting = node.probe == Probe::Reporting;
     NodeStatusView {
         health: health(node),
         top_fault_type: top_fault(node).map(|seen| seen.fault.kind),
         top_fault: top_fault(node).map(phrase).unwrap_or_default(),
-        activity: bounded(&activity(ctx, node, remediation, blocked), PHRASE),
+        activity: bounded(&activity(node, remediation, blocked), PHRASE),
         policy: policy(node, remediation),
         assigned_rules: node.seen.iter().filter_map(|seen| assigned_rule(node, seen)).collect(),
         remediation: remediation.map(|remediation| remediation.name.clone()),
-        stopped: readiness::stopped(ctx, node),
+        stopped: readiness::stopped(node),
         kubelet_version: node.view.and_then(|view| view.kubelet_version.clone()),
         cluster_faults: node.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
         probe_reporting: match node.probe {
@@ -104,10 +98,8 @@ fn policy(node: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<S
 
 fn assigned_rule(node: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, AssignedRule)> {
     let policy = node.policy_for(&seen.fault)?;
-    let rule = match node.rule_of(policy, &seen.fault) {
-        RuleMatch::Rule(rule) => Some(rule.name.clone()),
-        RuleMatch::Perhaps(..) | RuleMatch::Nothing => None,
-    };
+    let known = node.rule_of(policy, &seen.fault).filter(|(_, lack)| lack.is_none());
+    let rule = known.map(|(rule, _)| rule.name.clone());
     Some((seen.fault.id.clone(), AssignedRule { policy: policy.name.clone(), rule }))
 }
 
@@ -148,10 +140,10 @@ fn timeless(seen: &ObservedFault<'_>) -> Fault {
     Fault { duration_seconds: 0, check_age_seconds: 0, ..seen.fault.as_ref().clone() }
 }
 
-fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
+fn activity(node: &NodeContext<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
     if let Some(remediation) = remediation {
         if let Some(step) = remediation.current_step() {
-            return under_way(ctx, remediation, step);
+            return under_way(node, remediation, step);
         }
         // The cleanup has not begun yet.
         if remediation.phase == Phase::Verifying {
@@ -161,14 +153,12 @@ fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediati
         if let Some(handed) = remediation.cleanup.pending_hand_off().filter(|_| !remediation.has_work()) {
             return format!("deleting {handed} of remediation {}", remediation.name);
         }
-        if let Some(pending) = PendingOperation::of(ctx.cluster, node, remediation) {
+        if let Some(pending) = PendingOperation::of(node, remediation) {
             return pending.message();
         }
-        if remediation.cleanup.owed().any(Marker::is_taint) && !remediation.has_work() {
-            return format!("removing the taint of remediation {}", remediation.name);
-        }
         if remediation.cleanup.is_pending() && !remediation.has_work() {
-            return format!("removing the cordon of remediation {}", remediation.name);
+            let what = if remediation.cleanup.has_pending(&Marker::Taint) { "taint" } else { "cordon" };
+            return format!("removing the {what} of remediation {}", remediation.name);
         }
     }
     if let Some(kept) = node.finished.iter().find(|remediation| remediation.is_quarantined()) {
@@ -181,13 +171,13 @@ fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediati
     if let Some(first) = blocked.iter().min_by_key(|blocked| place(blocked)) {
         return format!("blocked: {}", first.message);
     }
-    last_done(ctx, node)
+    last_done(node)
 }
 
-fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> String {
+fn under_way(node: &NodeContext<'_>, remediation: &Remediation, step: &StepRecord) -> String {
     let steps = remediation
         .fault(&step.fault_id)
-        .and_then(|fault| ctx.policies.get(remediation.policy.as_str())?.rule(&fault.rule))
+        .and_then(|fault| node.cluster.policies.get(remediation.policy.as_str())?.rule(&fault.rule))
         .map_or(0, |rule| rule.steps.len());
     let how = match step.state {
         StepState::Verifying => {
@@ -200,13 +190,13 @@ fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> Stri
     format!("step {}/{steps} {} by {:?}, {how}", step.step_index.saturating_add(1), step.phrase(), step.executor)
 }
 
-fn last_done(ctx: Ctx<'_>, node: &NodeContext<'_>) -> String {
+fn last_done(node: &NodeContext<'_>) -> String {
     let recent = node
         .finished
         .iter()
         .filter(|e| e.mode == Mode::Enforce)
         .filter_map(|e| Some((*e, e.finished_at?)))
-        .filter(|(_, at)| since(ctx.snapshot.now, *at) < ctx.settings.failed_memory)
+        .filter(|(_, at)| since(node.cluster.snapshot.now, *at) < node.cluster.settings.failed_memory)
         .max_by(|a, b| a.1.cmp(&b.1).then_with(|| a.0.name.cmp(&b.0.name)));
     let Some((remediation, at)) = recent else { return String::new() };
     let at = clock(at);

@@ -1,10 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-
-fn pod(name: &str) -> PodRef {
-    PodRef { namespace: "shop".into(), name: name.into(), uid: format!("uid-{name}") }
-}
+use crate::examples::pod;
 
 fn labels(all: &[(&str, &str)]) -> BTreeMap<String, String> {
     all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()

@@ -124,12 +124,10 @@ fn of_matching(matching: &Matching, about: PodOfFault<'_>, around: &MatchContext
     let expected = matching.pods.iter().flat_map(|selector| &selector.0);
     let unmet = expected.into_iter().find(|one| one.of_pod(seen) == Match::No);
     match unmet {
-        Some(one) => format!(
-            "match.podSelector asks for {}, and pod {pod} has {}, {}",
-            bounded(&one.to_string(), MAX_ASKED),
-            label(seen, one.key()),
-            seen.was()
-        ),
+        Some(one) => {
+            let (expected, found) = (bounded(&one.to_string(), MAX_ASKED), label(seen, one.key()));
+            format!("match.podSelector asks for {expected}, and pod {pod} has {found}, {}", seen.was())
+        }
         None => format!("match.{field} is not met by pod {pod}"),
     }
 }

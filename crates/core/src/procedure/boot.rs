@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::{AttemptContext, Verification};
 use crate::action::{Action, ActionType};
 use crate::command::OutcomeReason;
-use crate::context::{Block, ClusterContext, NodeContext};
+use crate::context::{Block, NodeContext};
 use crate::moment::{after, clock, since};
 use crate::plan::BlockReason;
 use crate::policy::Step;
@@ -33,10 +33,8 @@ pub(super) const AWAY: Duration = Duration::from_mins(20);
 
 /// The boot that the Node shows, if the probe reports the same.
 pub(super) fn boot_of<'a>(node: &NodeContext<'a>) -> Result<&'a str, Block> {
-    let unknown = |what: String| {
-        let message = format!("node {} is not rebooted: {what}", node.name);
-        Block::new(BlockReason::ActionsDisabled, &message)
-    };
+    let unknown =
+        |what: String| Block::new(BlockReason::ActionsDisabled, &format!("node {} is not rebooted: {what}", node.name));
     let shown = node.view.and_then(|view| view.boot_id.as_deref());
     let shown = shown.ok_or_else(|| unknown("its Node shows no boot id".to_owned()))?;
     if !is_boot_id(shown) {
@@ -50,9 +48,9 @@ pub(super) fn boot_of<'a>(node: &NodeContext<'a>) -> Result<&'a str, Block> {
 }
 
 /// Whether the reboot may be done now, as far as the boots of the node are concerned.
-pub(super) fn admit(ctx: ClusterContext<'_>, node: &NodeContext<'_>) -> Result<(), Block> {
+pub(super) fn admit(node: &NodeContext<'_>) -> Result<(), Block> {
     boot_of(node)?;
-    let now = ctx.snapshot.now;
+    let now = node.cluster.snapshot.now;
     // Any Node object of that name counts: a recreated Node may stand for the same machine.
     let last = node.remediations().flat_map(begun);
     let free = |step: &StepRecord| {
@@ -141,17 +139,11 @@ pub(super) fn last_answer(record: &StepRecord) -> &str {
 
 /// The only boot in which a node executes an attempt: a boot makes the node forget what it has executed. A reboot ends the boot that
 /// the Node shows. All else is for the boot of the probe: where no kubelet works the Node shows an older one.
-pub(crate) fn of_attempt(
-    cluster: ClusterContext<'_>,
-    node: &str,
-    action: &Action,
-    executor: Executor,
-) -> Option<String> {
-    let snapshot = cluster.snapshot;
+pub(crate) fn of_attempt(node: &NodeContext<'_>, action: &Action, executor: Executor) -> Option<String> {
     let boot = match executor {
-        _ if action.ends_boot() => snapshot.nodes.get(node)?.boot_id.as_ref(),
+        _ if action.ends_boot() => node.view?.boot_id.as_ref(),
         Executor::Controller => None,
-        Executor::Job | Executor::Probe => snapshot.reports.get(node)?.heartbeat.as_ref().map(|beat| &beat.boot_id),
+        Executor::Job | Executor::Probe => node.heartbeat().map(|beat| &beat.boot_id),
     };
     boot.filter(|id| is_boot_id(id)).cloned()
 }
@@ -162,8 +154,8 @@ pub(crate) fn is_same(node: &NodeContext<'_>, record: &StepRecord) -> bool {
 }
 
 /// Records the proof that the attempt is done: another boot id.
-pub(super) fn observe(cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
-    let now = cluster.snapshot.now;
+pub(super) fn observe(node: &NodeContext<'_>, record: &mut StepRecord) {
+    let now = node.cluster.snapshot.now;
     let is_begun = matches!(record.state, StepState::Scheduled | StepState::Started);
     let booted = node.view.and_then(|view| view.boot_id.as_ref());
     if let (true, Some(before), Some(booted)) = (is_begun, &record.boot_id, booted)

@@ -4,35 +4,36 @@ use std::time::Duration;
 
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{ActionType, DeletePod};
-use crate::context::{Block, ClusterContext, NodeContext, pods};
+use crate::context::{Block, NodeContext, pods};
 use crate::fault::{Fault, FaultState};
 use crate::kubelet;
 use crate::matching::pod_of;
 use crate::moment::{after, clock, since};
 use crate::plan::{BlockReason, Operation};
 use crate::policy::{Rule, Step};
-use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::remediation::{Remediation, StepRecord, StepState};
 use crate::snapshot::{NodeView, SuspectPod};
 use crate::stuck;
 
 impl Procedure for DeletePod {
     fn require_applicable(&self, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str> {
-        if pods::is_being_deleted(node, fault) && pods::hung_process(node, fault).is_none() {
+        let is_being_deleted = pods::suspect(node, fault).is_some_and(|pod| pod.overdue.is_some());
+        if is_being_deleted && pods::hung_processes(node, fault).next().is_none() {
             return Err("the pod is being deleted already");
         }
         Ok(())
     }
 
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_stuck_pod(cx).map(|()| Executor::Controller)
+    fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
+        require_stuck_pod(cx)
     }
 
     /// The pod is being deleted, although nobody has recorded that. No attempt begins for a pod that is.
-    fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
+    fn observe(&self, node: &NodeContext<'_>, record: &mut StepRecord) {
         let mut same = node.pods.iter().filter(|pod| Some(&pod.pod) == record.target.pod.as_ref());
         if record.state == StepState::Scheduled && same.any(|pod| pod.overdue.is_some()) {
             record.state = StepState::Verifying;
-            record.executed_at = Some(cluster.snapshot.now);
+            record.executed_at = Some(node.cluster.snapshot.now);
             record.say("the pod is being deleted since this attempt began");
         }
     }
@@ -44,14 +45,14 @@ impl Procedure for DeletePod {
 
 /// Whether the stuck DaemonSet pod may be deleted now.
 fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
-    let StepContext { cluster: ctx, node, rule, step, seen } = *cx;
+    let StepContext { node, rule, step, seen } = *cx;
     let fault = &seen.fault;
     let name = pod_of(fault).map_or_else(String::new, ToString::to_string);
     let Some(pod) = pods::suspect(node, fault).filter(|pod| pod.daemon_set.is_some()) else {
         let message = format!("pod {name} is not known as a DaemonSet's pod: only those are deleted");
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     };
-    if let Some(hung) = pods::hung_process(node, fault) {
+    if let Some(hung) = pods::hung_processes(node, fault).next() {
         let sure = if hung.fault.state == FaultState::Suspected { " is suspected" } else { "" };
         let message = format!(
             "pod {name}: {}{sure} must be released first; a delete above it would only hang as well",
@@ -74,38 +75,32 @@ fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     if stuck::waits_for_the_node(pod)
-        && let Some(age) = last_act(ctx, node, &fault.id)
-        && age < ctx.settings.settle
+        && let Some(age) = last_act(node, &fault.id)
+        && age < node.cluster.settings.settle
     {
         let message = format!(
             "pod {name}: a fault was resolved on {} less than {}s ago, Kubernetes gets time to start the pod",
             node.name,
-            ctx.settings.settle.as_secs()
+            node.cluster.settings.settle.as_secs()
         );
-        return Err(Block::new(BlockReason::Cooldown, &message).until(ctx.settings.settle.saturating_sub(age)));
+        return Err(Block::new(BlockReason::Cooldown, &message).until(node.cluster.settings.settle.saturating_sub(age)));
     }
-    deleted_in_vain(ctx, node, pod, rule, step)
+    deleted_in_vain(node, pod, rule, step)
 }
 
 /// Time since the last action on the node for another fault.
-fn last_act(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
+fn last_act(node: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
     node.remediations()
         .flat_map(|remediation| &remediation.steps)
         .filter(|step| step.fault_id != fault_id && step.action.resolves())
         .filter_map(|step| step.executed_at)
-        .map(|at| since(ctx.snapshot.now, at))
+        .map(|at| since(node.cluster.snapshot.now, at))
         .min()
 }
 
 /// Blocks repeated deletions, counted by DaemonSet on the node: the successor of a deleted pod is another pod and another fault.
-fn deleted_in_vain(
-    ctx: ClusterContext<'_>,
-    node: &NodeContext<'_>,
-    pod: &SuspectPod,
-    rule: &Rule,
-    step: &Step,
-) -> Result<(), Block> {
-    let memory = ctx.settings.failed_memory;
+fn deleted_in_vain(node: &NodeContext<'_>, pod: &SuspectPod, rule: &Rule, step: &Step) -> Result<(), Block> {
+    let memory = node.cluster.settings.failed_memory;
     let is_same_set = |remediation: &Remediation, id: &str| {
         remediation.fault(id).is_some_and(|fault| {
             fault.rule == rule.name
@@ -119,22 +114,19 @@ fn deleted_in_vain(
         .filter(|(_, record)| record.action == ActionType::DeletePod)
         .filter(|(remediation, record)| is_same_set(remediation, &record.fault_id))
         .filter_map(|(_, record)| record.executed_at)
-        .filter(|at| since(ctx.snapshot.now, *at) < memory)
+        .filter(|at| since(node.cluster.snapshot.now, *at) < memory)
         .collect();
     deletions.sort_unstable();
     let attempts = usize::try_from(step.max_attempts).unwrap_or(usize::MAX);
     // The deletion that has to grow old before another one is allowed.
     let Some(oldest) = deletions.len().checked_sub(attempts).and_then(|i| deletions.get(i)) else { return Ok(()) };
+    let (namespace, name) = (&pod.pod.namespace, pod.daemon_set.as_deref().unwrap_or_default());
+    let (times, minutes, until) = (deletions.len(), memory.as_secs() / 60, clock(after(*oldest, memory)));
     let message = format!(
-        "DaemonSet {}/{}: its pod on {} was deleted {} time(s) within {} min and its successor is stuck again; not \
-         before {}",
-        pod.pod.namespace,
-        pod.daemon_set.as_deref().unwrap_or_default(),
-        node.name,
-        deletions.len(),
-        memory.as_secs() / 60,
-        clock(after(*oldest, memory))
+        "DaemonSet {namespace}/{name}: its pod on {} was deleted {times} time(s) within {minutes} min and its successor is \
+         stuck again; not before {until}",
+        node.name
     );
     Err(Block::new(BlockReason::RecentlyFailed, &message)
-        .until(memory.saturating_sub(since(ctx.snapshot.now, *oldest))))
+        .until(memory.saturating_sub(since(node.cluster.snapshot.now, *oldest))))
 }

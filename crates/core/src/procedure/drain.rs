@@ -8,7 +8,7 @@ use crate::context::{Block, ClusterContext, NodeContext};
 use crate::drain::{CannotEnd, cannot_end};
 use crate::fault::Fault;
 use crate::plan::{BlockReason, Operation};
-use crate::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
+use crate::remediation::{Marker, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
 impl Procedure for Drain {
@@ -23,9 +23,9 @@ impl Procedure for Drain {
         remediation.steps.iter().any(is_it)
     }
 
-    fn require_available(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>) -> Result<(), Block> {
-        if cluster.snapshot.may_evict == TriState::False {
-            return require_eviction_permission(cluster);
+    fn require_available(&self, node: &NodeContext<'_>) -> Result<(), Block> {
+        if node.cluster.snapshot.may_evict == TriState::False {
+            return require_eviction_permission(node.cluster);
         }
         match termination_blocker(node, self) {
             Some(CannotEnd::Known(why)) => Err(drain_blocked(node, &why)),
@@ -33,29 +33,22 @@ impl Procedure for Drain {
         }
     }
 
-    fn skip_reason(
-        &self,
-        cluster: ClusterContext<'_>,
-        node: &NodeContext<'_>,
-        remediation: &Remediation,
-    ) -> Option<String> {
-        if let Err(block) = self.require_available(cluster, node) {
+    fn skip_reason(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+        if let Err(block) = self.require_available(node) {
             return Some(format!("skipped: {}", block.message()));
         }
-        let is_ours = remediation.cleanup.has_pending_cordon() && remediation.cordoned_at().is_some();
-        (!is_ours).then(|| {
-            format!(
-                "skipped: node {} was cordoned by someone else; drain it manually, or uncordon it first",
-                remediation.node
-            )
-        })
+        if remediation.pending_since(&Marker::Cordon).is_some() {
+            return None;
+        }
+        let node = &remediation.node;
+        Some(format!("skipped: node {node} was cordoned by someone else; drain it manually, or uncordon it first"))
     }
 
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_eviction_permission(cx.cluster)?;
+    fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
+        require_eviction_permission(cx.node.cluster)?;
         match termination_blocker(cx.node, self) {
             Some(CannotEnd::Known(why) | CannotEnd::Uncertain(why)) => Err(drain_blocked(cx.node, &why)),
-            None => Ok(Executor::Controller),
+            None => Ok(()),
         }
     }
 
@@ -83,13 +76,8 @@ impl Procedure for Drain {
         }
     }
 
-    fn admit_round(
-        &self,
-        cluster: ClusterContext<'_>,
-        node: &NodeContext<'_>,
-        remediation: &Remediation,
-    ) -> Result<(), Block> {
-        require_eviction_permission(cluster)?;
+    fn admit_round(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
+        require_eviction_permission(node.cluster)?;
         if let Some(CannotEnd::Uncertain(why)) = termination_blocker(node, self) {
             return Err(drain_blocked(node, &why));
         }

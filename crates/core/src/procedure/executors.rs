@@ -32,6 +32,15 @@ pub(crate) fn choose(node: &NodeContext<'_>) -> (Executor, &'static str) {
     }
 }
 
+/// Who executes the action on this node.
+pub(crate) fn of(node: &NodeContext<'_>, action: &Action) -> Executor {
+    match action.traits().runs_on {
+        RunsOn::Controller => Executor::Controller,
+        RunsOn::Probe => Executor::Probe,
+        RunsOn::JobOrProbe => choose(node).0,
+    }
+}
+
 /// Whether both executors support the action.
 pub(crate) fn is_of_either(action: &Action) -> bool {
     action.traits().runs_on == RunsOn::JobOrProbe
@@ -39,11 +48,9 @@ pub(crate) fn is_of_either(action: &Action) -> bool {
 
 /// Records why the executor of an attempt was chosen, where there was a choice.
 pub(crate) fn note(node: &NodeContext<'_>, record: &mut StepRecord) {
-    record.executor_reason = match record.executor {
-        Executor::Probe if !is_of_either(&record.action) => String::new(),
-        Executor::Probe | Executor::Job => format!("{:?}: {}", record.executor, choose(node).1),
-        Executor::Controller => String::new(),
-    };
+    if is_of_either(&record.action) {
+        record.executor_reason = format!("{:?}: {}", record.executor, choose(node).1);
+    }
 }
 
 /// Records that the attempt continues with the other executor, and why.

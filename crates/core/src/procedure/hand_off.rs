@@ -13,7 +13,7 @@ use crate::hand_off::{HandOffView, HandedOff};
 use crate::moment::{after, clock, since};
 use crate::plan::{BlockReason, Effect, Operation};
 use crate::policy::{Policy, Step};
-use crate::remediation::{Executor, Marker, Remediation, Resolution, StepRecord, StepState};
+use crate::remediation::{Marker, Remediation, RemediationFault, Resolution, StepRecord, StepState};
 use crate::snapshot::TriState;
 
 /// How long the controller retries the deletion of an object, counted from the end of its step.
@@ -34,17 +34,17 @@ impl Procedure for HandOff {
     }
 
     /// Nothing begins for a step whose kinds the controller is known not to be allowed to use.
-    fn require_available(&self, cluster: ClusterContext<'_>, _: &NodeContext<'_>) -> Result<(), Block> {
-        if cluster.snapshot.lacking.contains(&self.remediation_template) {
-            require_proof(cluster, self)
+    fn require_available(&self, node: &NodeContext<'_>) -> Result<(), Block> {
+        if node.cluster.snapshot.lacking.contains(&self.remediation_template) {
+            require_proof(node.cluster, self)
         } else {
             Ok(())
         }
     }
 
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_proof(cx.cluster, self)?;
-        require_apart(cx.cluster, cx.node, self).map(|()| Executor::Controller)
+    fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
+        require_proof(cx.node.cluster, self)?;
+        require_apart(cx.node, self)
     }
 
     fn template_version<'x>(&self, cluster: ClusterContext<'x>) -> Option<&'x str> {
@@ -60,11 +60,11 @@ impl Procedure for HandOff {
     }
 
     /// The object exists, although nobody has recorded its creation.
-    fn observe(&self, cluster: ClusterContext<'_>, _: &NodeContext<'_>, record: &mut StepRecord) {
-        let is_made = cluster.snapshot.hand_offs.get(&record.operation_id).is_some_and(|view| view.exists);
+    fn observe(&self, node: &NodeContext<'_>, record: &mut StepRecord) {
+        let is_made = node.cluster.snapshot.hand_offs.get(&record.operation_id).is_some_and(|view| view.exists);
         if record.state == StepState::Scheduled && is_made {
             record.state = StepState::Started;
-            record.started_at = Some(cluster.snapshot.now);
+            record.started_at = Some(node.cluster.snapshot.now);
         }
     }
 
@@ -77,20 +77,18 @@ impl Procedure for HandOff {
 
     /// The remediator's result and the probe's check are awaited, until the step's timeout.
     fn poll(&self, cx: &AttemptContext<'_>, _: &mut Requeue) -> Poll {
-        let AttemptContext { cluster, node, policy, remediation, record, step } = *cx;
-        let (now, settings) = (cluster.snapshot.now, cluster.settings);
+        let AttemptContext { node, policy, remediation, record, step } = *cx;
+        let (now, settings) = (node.cluster.snapshot.now, node.cluster.settings);
         // A hand-off may last for long, and a person who stops it does not have to wait. Markers of other tools on the node may
         // come from this very remediator.
         if let Some(why) = exclusion::suspended(node).or_else(|| of_policy::stopped_reason(policy)) {
             return Poll::Stop(why);
         }
         let began = cx.began();
-        let is_clean = match remediation.fault(&record.fault_id) {
-            Some(fault) => node.clear_check(cluster, fault, Some(began)) == ClearCheck::Clean,
-            None => true,
-        };
+        let is_cured = |fault: &RemediationFault| node.clear_check(fault, Some(began)) == ClearCheck::Clean;
+        let is_clean = remediation.fault(&record.fault_id).is_none_or(is_cured);
         let limit = step.map_or(settings.answer_within, |step| step.timeout);
-        let view = view(cluster, record, began);
+        let view = view(node.cluster, record, began);
         // A node that is shut down may look clean. While the remediator says that it is working, that is no clear check.
         let is_working = view.is_some_and(|view| view.processing == TriState::True && view.succeeded != TriState::True);
         let age = since(now, began);
@@ -118,7 +116,7 @@ impl Procedure for HandOff {
 
     /// The remediator is notified first, then the attempt ends. One that cannot be notified delays nothing for long.
     fn expire(&self, cx: &AttemptContext<'_>, timeout: Duration, why: &str) -> Expiry {
-        let (now, began) = (cx.cluster.snapshot.now, cx.began());
+        let (now, began) = (cx.node.cluster.snapshot.now, cx.began());
         let late = since(now, began).saturating_sub(timeout);
         let handed = cx.remediation.cleanup.hand_off_of(&cx.record.operation_id).cloned();
         let Some(handed) = handed.filter(|_| late < NOTIFY_WITHIN) else {
@@ -141,11 +139,10 @@ fn require_proof(ctx: ClusterContext<'_>, params: &HandOff) -> Result<(), Block>
     if !ctx.snapshot.unproven.contains(template) {
         return Ok(());
     }
+    let (kind, namespace) = (template.object_kind(), &template.namespace);
     let message = format!(
-        "{template}: it is not proven that the controller may create {} in namespace {}; condition Ready of the policy says what is \
-         lacking, and the controller checks it again regularly",
-        template.object_kind(),
-        template.namespace
+        "{template}: it is not proven that the controller may create {kind} in namespace {namespace}; condition Ready of the \
+         policy says what is lacking, and the controller checks it again regularly"
     );
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
@@ -161,12 +158,12 @@ fn begun<'e>(remediation: &'e Remediation, params: &HandOff) -> impl Iterator<It
 
 /// Whether this Node may be handed to the remediator, given earlier Nodes of the same name. A machine that was deleted and
 /// recreated in vain is not deleted again at once, and then again.
-fn require_apart(ctx: ClusterContext<'_>, node: &NodeContext<'_>, params: &HandOff) -> Result<(), Block> {
+fn require_apart(node: &NodeContext<'_>, params: &HandOff) -> Result<(), Block> {
     let was_handed =
         |remediation: &Remediation| begun(remediation, params).any(|step| step.state != StepState::Refused);
     let handed = node.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
     let Some((remediation, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
-    let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
+    let (memory, passed) = (node.cluster.settings.failed_memory, since(node.cluster.snapshot.now, at));
     if passed >= memory {
         return Ok(());
     }
@@ -236,23 +233,23 @@ pub(crate) fn on_the_way(ctx: ClusterContext<'_>, remediation: &Remediation) -> 
 }
 
 /// Whether a remediator may have uncordoned the node: one works there, in any remediation, or did until a moment ago.
-fn may_have_uncordoned(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> bool {
+fn may_have_uncordoned(node: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let here = node.remediations().filter(|other| other.node_uid == remediation.node_uid);
     let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
-    steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
+    steps.any(|step| step.finished_at.is_none_or(|end| since(node.cluster.snapshot.now, end) < TIDY_UP))
 }
 
 /// Records that the node's remediator removed our cordon. A remediator uncordons what it has rebooted, so that is no sign of a
 /// person. A later step may cordon the node again.
-pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+pub(crate) fn note_uncordon(node: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(view) = node.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
     let Some(at) = remediation.pending_since(&Marker::Cordon).filter(|_| !is_cordoning) else { return };
     // Without the owner annotation, the view may be from before the cordon.
     let is_sure = view.cordoned_by.as_deref() == Some(remediation.name.as_str())
-        || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
-    if is_sure && may_have_uncordoned(ctx, node, remediation) {
-        remediation.cleanup.remove(&Marker::Cordon, ctx.snapshot.now);
+        || since(node.cluster.snapshot.now, at) >= node.cluster.settings.cache_lag;
+    if is_sure && may_have_uncordoned(node, remediation) {
+        remediation.cleanup.remove(&Marker::Cordon, node.cluster.snapshot.now);
     }
 }
 

@@ -14,16 +14,14 @@ use super::boot::{self, is_carried, last_answer};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::MarkForReboot;
-use crate::command::{ActionCommand, OutcomeReason};
-use crate::context::{
-    Block, ClearCheck, ClusterContext, NodeContext, ObservedFault, Probe, Requeue, exclusion, of_policy,
-};
+use crate::command::OutcomeReason;
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, Probe, Requeue, exclusion, of_policy};
 use crate::fault::{Daemon, Fault, FaultState};
 use crate::moment::since;
 use crate::plan::{BlockReason, Operation};
-use crate::policy::{Policy, Step};
+use crate::policy::Policy;
 use crate::reboot::MARK_STANDS;
-use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::remediation::{StepRecord, StepState};
 use crate::snapshot::{SHUTTING_DOWN, TriState};
 use crate::window;
 
@@ -34,11 +32,7 @@ const GRACE: Duration = Duration::from_mins(5);
 const RHYTHM: Duration = Duration::from_mins(1);
 
 impl Procedure for MarkForReboot {
-    fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
-        boot::require_untried(step, remediation)
-    }
-
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+    fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
         let node = cx.node;
         require_named_target(node, &cx.seen.fault)?;
         boot::boot_of(node)?;
@@ -48,7 +42,7 @@ impl Procedure for MarkForReboot {
             let message = format!("node {} is not marked for a reboot: whether it is Ready is Unknown", node.name);
             return Err(Block::new(BlockReason::ActionsDisabled, &message));
         }
-        boot::admit(cx.cluster, node).map(|()| Executor::Probe)
+        boot::admit(node)
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
@@ -56,10 +50,6 @@ impl Procedure for MarkForReboot {
         let mut command = command(cx, fault);
         command.marker_expires_after_seconds = Some(seconds.clamp(1, MARK_STANDS));
         Some(send(cx.record, command))
-    }
-
-    fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
-        boot::observe(cluster, node, record);
     }
 
     /// Another boot id is awaited until the timeout of the step, and while the conditions still hold.
@@ -82,8 +72,8 @@ impl Procedure for MarkForReboot {
 
 impl MarkForReboot {
     fn poll_marked(&self, cx: &AttemptContext<'_>, requeue: &mut Requeue) -> Poll {
-        let AttemptContext { cluster, node, policy, remediation, record, .. } = *cx;
-        let (now, settings) = (cluster.snapshot.now, cluster.settings);
+        let AttemptContext { node, policy, remediation, record, .. } = *cx;
+        let (now, settings) = (node.cluster.snapshot.now, node.cluster.settings);
         let cancel = |why: &str| Poll::End(StepState::Cancelled, self.with_report(node, record, why));
         if let Some(why) = must_stop(cx) {
             return Poll::Stop(self.with_report(node, record, &why));
@@ -112,7 +102,8 @@ impl MarkForReboot {
             return Poll::End(StepState::Cancelled, why.to_owned());
         }
         // The marker ends at the time in its command, whatever has changed in the policy since.
-        let timeout = command.and_then(lifetime).map_or(step.timeout, |lifetime| lifetime.min(step.timeout));
+        let seconds = command.and_then(|command| command.marker_expires_after_seconds);
+        let timeout = seconds.map_or(step.timeout, |seconds| step.timeout.min(Duration::from_secs(seconds.into())));
         if age >= timeout {
             let (name, last_answer, timeout) = (node.name, last_answer(record), timeout.as_secs());
             let why = format!("nobody has booted node {name} anew within {timeout}s: {last_answer}");
@@ -172,17 +163,12 @@ fn closed_reason(node: &NodeContext<'_>, policy: &Policy, record: &StepRecord, n
     Some(format!("the mark was taken back, since nobody has rebooted the node until then: {}", shut.message))
 }
 
-/// How long the node keeps the marker of this command by itself.
-fn lifetime(command: &ActionCommand) -> Option<Duration> {
-    Some(Duration::from_secs(command.marker_expires_after_seconds?.into()))
-}
-
 /// The reason why the whole remediation ends. A drain or a shutdown of the node is what a marker requests, so it does not end the
 /// remediation. A withdrawal at that time would stop nobody, and the boot would belong to no step.
 fn must_stop(cx: &AttemptContext<'_>) -> Option<String> {
     let passed: &[&str] = if is_carried(cx.record) { &SHUTTING_DOWN } else { &[] };
     let excluded = exclusion::leave_alone_but(cx.node, passed);
-    excluded.or_else(|| of_policy::policy_stops(cx.cluster, cx.node, cx.remediation))
+    excluded.or_else(|| of_policy::policy_stops(cx.node, cx.remediation))
 }
 
 /// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot,
@@ -190,5 +176,5 @@ fn must_stop(cx: &AttemptContext<'_>) -> Option<String> {
 fn is_gone(cx: &AttemptContext<'_>, begun: jiff::Timestamp) -> bool {
     let Some(fault) = cx.remediation.fault(&cx.record.fault_id) else { return true };
     let is_same = boot::boot_of(cx.node).is_ok_and(|boot| cx.record.boot_id.as_deref() == Some(boot));
-    is_same && cx.node.clear_check(cx.cluster, fault, Some(begun)) == ClearCheck::Clean
+    is_same && cx.node.clear_check(fault, Some(begun)) == ClearCheck::Clean
 }

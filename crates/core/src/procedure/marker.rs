@@ -1,7 +1,7 @@
 //! The markers of remediations as a node shows them: whose they are, and who has removed them.
 
 use super::hand_off;
-use crate::context::{ClusterContext, NodeContext};
+use crate::context::NodeContext;
 use crate::moment::since;
 use crate::remediation::{Marker, Remediation};
 use crate::snapshot::NodeView;
@@ -40,9 +40,9 @@ impl Marker {
 
     /// Whether the controller has nothing left to remove: nothing on another node, or under the owner annotation of somebody else, is
     /// this remediation's.
-    pub(crate) fn is_gone(&self, ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> bool {
+    pub(crate) fn is_gone(&self, node: &NodeContext<'_>, remediation: &Remediation) -> bool {
         if let Self::HandOff(handed) = self {
-            return hand_off::is_given_up(ctx, remediation, handed);
+            return hand_off::is_given_up(node.cluster, remediation, handed);
         }
         let view = node.view.filter(|view| view.uid == remediation.node_uid);
         view.is_none_or(|view| self.owner_on(view).is_some_and(|owner| owner != remediation.name))
@@ -51,11 +51,7 @@ impl Marker {
 
 /// What somebody else has removed from the node, in words. The owner annotation without the marker is proof. A node without both
 /// counts only after the time by which the cache may lag.
-pub(crate) fn removed_by_a_person(
-    ctx: ClusterContext<'_>,
-    node: &NodeContext<'_>,
-    remediation: &Remediation,
-) -> Option<String> {
+pub(crate) fn removed_by_a_person(node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let view = node.view?;
     // With no work left, the marker was due for removal: the controller may have removed it, and only the record is missing.
     if !remediation.is_quarantined() && !remediation.wants_its_marks() {
@@ -70,7 +66,7 @@ pub(crate) fn removed_by_a_person(
         };
         match marker.owner_on(view) {
             Some(owner) => owner == remediation.name,
-            None => since(ctx.snapshot.now, at) >= ctx.settings.cache_lag,
+            None => since(node.cluster.snapshot.now, at) >= node.cluster.settings.cache_lag,
         }
     };
     let how = match Marker::ON_NODES.iter().find(is_removed)? {
@@ -85,15 +81,15 @@ pub(crate) fn removed_by_a_person(
 /// A fault that joins the remediation later must not find a pending cleanup of a missing marker and mistake that for a stop by a
 /// person.
 /// Returns false while this is unknown, because the view may be older than the markers. Then no fault joins.
-pub(crate) fn record_removed(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
+pub(crate) fn record_removed(node: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
     let view = node.view.filter(|view| view.uid == remediation.node_uid && !remediation.wants_its_marks());
     let Some(view) = view else { return true };
     let mut is_known = true;
     for marker in &Marker::ON_NODES {
         let is_there = marker.owner_on(view).is_some() || marker.is_on(view, remediation);
         let Some(at) = remediation.pending_since(marker).filter(|_| !is_there) else { continue };
-        if since(ctx.snapshot.now, at) >= ctx.settings.cache_lag {
-            remediation.cleanup.remove(marker, ctx.snapshot.now);
+        if since(node.cluster.snapshot.now, at) >= node.cluster.settings.cache_lag {
+            remediation.cleanup.remove(marker, node.cluster.snapshot.now);
         } else {
             is_known = false;
         }

@@ -8,7 +8,7 @@ use crate::plan::{BlockReason, Operation};
 use crate::remediation::{Executor, StepRecord};
 
 pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault) -> ActionCommand {
-    let (cluster, record) = (cx.cluster, cx.record);
+    let (cluster, record) = (cx.node.cluster, cx.record);
     ActionCommand {
         operation_id: record.operation_id.clone(),
         epoch: cluster.snapshot.epoch,

@@ -1,20 +1,16 @@
 //! `Notify`: what people are told.
 
-use super::{AttemptContext, Procedure, StepContext};
+use super::{AttemptContext, Procedure};
 use crate::action::Notify;
-use crate::context::{Block, NodeContext, evidence, stuck_cause};
+use crate::context::{NodeContext, evidence, stuck_cause};
 use crate::fault::Fault;
 use crate::plan::Operation;
-use crate::remediation::{Executor, StepRecord, StepState};
+use crate::remediation::{StepRecord, StepState};
 
 impl Procedure for Notify {
-    fn admit(&self, _: &StepContext<'_>) -> Result<Executor, Block> {
-        Ok(Executor::Controller)
-    }
-
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         let node = cx.node;
-        let is_fresh = node.find(&fault.id).is_some_and(|seen| evidence::require_fresh(node, seen, cx.cluster).is_ok());
+        let is_fresh = node.find(&fault.id).is_some_and(|seen| evidence::require_fresh(node, seen).is_ok());
         let unchecked = match is_fresh {
             _ if stuck_cause::was_not_checked(node, fault) => " (nobody has checked its cause)",
             true => "",

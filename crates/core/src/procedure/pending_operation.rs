@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::boot::is_carried;
 use crate::action::ActionType;
 use crate::command::{CLOCK_SLACK, OutcomeReason};
-use crate::context::{Block, ClusterContext, NodeContext, Probe};
+use crate::context::{Block, NodeContext, Probe};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
@@ -34,7 +34,7 @@ pub(crate) struct PendingOperation<'r> {
 
 impl<'r> PendingOperation<'r> {
     /// The operation that the end of this remediation waits for, if it has nothing else left to do.
-    pub(crate) fn of(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &'r Remediation) -> Option<Self> {
+    pub(crate) fn of(node: &NodeContext<'_>, remediation: &'r Remediation) -> Option<Self> {
         let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
         let view = node.view.filter(|view| view.uid == remediation.node_uid && is_at_its_end)?;
         // A person who uncordons a marked node has decided about what the mark asks others to do.
@@ -43,10 +43,10 @@ impl<'r> PendingOperation<'r> {
             step.action == ActionType::Reboot || is_closed
         };
         let reboot = reboot_of(remediation).filter(is_kept);
-        let reboot = reboot.and_then(|step| Some((reboot_until(ctx, node, step)?, step)));
-        let other = unanswered(ctx, node, remediation);
+        let reboot = reboot.and_then(|step| Some((reboot_until(node, step)?, step)));
+        let other = unanswered(node, remediation);
         let (until, step) = reboot.into_iter().chain(other).max_by_key(|(until, _)| *until)?;
-        (until > ctx.snapshot.now).then_some(Self { remediation, step, until })
+        (until > node.cluster.snapshot.now).then_some(Self { remediation, step, until })
     }
 
     /// What is pending, and what it keeps, in one sentence.
@@ -63,28 +63,18 @@ impl<'r> PendingOperation<'r> {
         let markers: Vec<String> =
             remediation.cleanup.owed().map(|marker| marker.action().as_str().to_lowercase()).collect();
         let kept = if markers.is_empty() { String::new() } else { format!(", with its {},", markers.join(" and ")) };
-        format!(
-            "node {} {what}: remediation {} stays open{kept} until {ends}, at the latest until {}",
-            remediation.node,
-            remediation.name,
-            clock(*until)
-        )
+        let (node, name, latest) = (&remediation.node, &remediation.name, clock(*until));
+        format!("node {node} {what}: remediation {name} stays open{kept} until {ends}, at the latest until {latest}")
     }
 }
 
 /// Refuses another step that the node executes while the node may still execute the last one.
-pub(crate) fn require_none(
-    ctx: ClusterContext<'_>,
-    node: &NodeContext<'_>,
-    remediation: &Remediation,
-    executor: Executor,
-) -> Result<(), Block> {
-    let now = ctx.snapshot.now;
-    let unanswered = unanswered(ctx, node, remediation).filter(|_| executor != Executor::Controller);
+pub(crate) fn require_none(node: &NodeContext<'_>, remediation: &Remediation, executor: Executor) -> Result<(), Block> {
+    let now = node.cluster.snapshot.now;
+    let unanswered = unanswered(node, remediation).filter(|_| executor != Executor::Controller);
     let Some((until, step)) = unanswered.filter(|(until, _)| *until > now) else { return Ok(()) };
     // While its command or its Job is there, that time moves.
-    let latest =
-        if stands(ctx, node, step) { String::new() } else { format!(", at the latest until {}", clock(until)) };
+    let latest = if stands(node, step) { String::new() } else { format!(", at the latest until {}", clock(until)) };
     let message = format!(
         "node {} has not answered and may still execute {}: the next step on the node waits until it answers{latest}",
         node.name,
@@ -93,28 +83,18 @@ pub(crate) fn require_none(
     Err(Block::new(BlockReason::InProgress, &message).until(since(until, now)))
 }
 
-/// The latest time, past or not, at which the node may execute the last step, if it has not answered that one.
-pub(crate) fn latest_of(
-    ctx: ClusterContext<'_>,
-    node: &NodeContext<'_>,
-    remediation: &Remediation,
-) -> Option<Timestamp> {
-    unanswered(ctx, node, remediation).map(|(until, _)| until)
-}
-
-/// The latest step that was given to the node, if it has no answer, and the latest time at which it may be executed.
-fn unanswered<'r>(
-    ctx: ClusterContext<'_>,
+/// The last step given to the node, if it has no answer, and the latest time, past or not, at which it may be executed.
+pub(crate) fn unanswered<'r>(
     node: &NodeContext<'_>,
     remediation: &'r Remediation,
 ) -> Option<(Timestamp, &'r StepRecord)> {
     let ready = node.view?.ready;
     let step = remediation.last_given().filter(|step| step.action != ActionType::Reboot && !is_carried(step))?;
-    let longest = ctx.settings.latest_execution(step)?;
-    if stands(ctx, node, step) {
+    let longest = node.cluster.settings.latest_execution(step)?;
+    if stands(node, step) {
         // An executor that has not read it yet may begin it from now on, as long as the node takes it for timely.
-        let execution = ctx.settings.execution_time();
-        let from_now = ctx.snapshot.now.checked_add(execution).ok()?;
+        let execution = node.cluster.settings.execution_time();
+        let from_now = node.cluster.snapshot.now.checked_add(execution).ok()?;
         let timely = step.scheduled_at.checked_add(execution.saturating_add(CLOCK_SLACK)).ok()?;
         return Some((longest.max(from_now.min(timely)), step));
     }
@@ -124,21 +104,21 @@ fn unanswered<'r>(
         Some(at) => step.executor == Executor::Probe && step.started_at.is_some_and(|started| started < at),
     };
     if is_jobs && ready == TriState::True {
-        if ctx.snapshot.jobs.get(&step.operation_id).is_some_and(|job| job.pod_ended) {
+        if node.cluster.snapshot.jobs.get(&step.operation_id).is_some_and(|job| job.pod_ended) {
             return None;
         }
         // A kubelet that reaches the API server ends the pod of a deleted Job.
-        let ended = step.finished_at?.checked_add(ctx.settings.cache_lag.saturating_add(POD_END)).ok()?;
+        let ended = step.finished_at?.checked_add(node.cluster.settings.cache_lag.saturating_add(POD_END)).ok()?;
         return Some((ended, step));
     }
     Some((longest, step))
 }
 
 /// Whether its command or its Job is still there, or may be: the API server has not removed it, or nobody can read it.
-fn stands(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) -> bool {
+fn stands(node: &NodeContext<'_>, step: &StepRecord) -> bool {
     let is_unreadable = node.command.is_some_and(|command| command.unreadable.is_some());
     let is_command = node.command().is_some_and(|command| command.operation_id == step.operation_id);
-    let is_job = ctx.snapshot.jobs.get(&step.operation_id).is_some_and(|job| !job.finished);
+    let is_job = node.cluster.snapshot.jobs.get(&step.operation_id).is_some_and(|job| !job.finished);
     is_unreadable || is_command || is_job
 }
 
@@ -153,17 +133,18 @@ fn reboot_of(remediation: &Remediation) -> Option<&StepRecord> {
 }
 
 /// The latest time at which the node may still go down; `None` = it will not, or has done so.
-fn reboot_until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, step: &StepRecord) -> Option<Timestamp> {
+fn reboot_until(node: &NodeContext<'_>, step: &StepRecord) -> Option<Timestamp> {
     let view = node.view?;
     // The node has booted again, for whatever reason.
     if view.boot_id.is_some() && view.boot_id != step.boot_id {
         return None;
     }
-    let now = ctx.snapshot.now;
-    let ttl = Duration::from_secs(ctx.settings.command_ttl_seconds.into());
+    let now = node.cluster.snapshot.now;
+    let ttl = Duration::from_secs(node.cluster.settings.command_ttl_seconds.into());
     // After this time no probe starts the command, whichever of its reports the controller has not seen yet: the controller
     // withdraws it at the end of its time, and a probe that is cut off then counts that time from when it first read it.
-    let unheard = step.scheduled_at.checked_add(ttl.saturating_mul(2).saturating_add(ctx.settings.cache_lag)).ok()?;
+    let unheard =
+        step.scheduled_at.checked_add(ttl.saturating_mul(2).saturating_add(node.cluster.settings.cache_lag)).ok()?;
     // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
     let reported = node.own_report().and_then(|report| report.agent.as_ref());
     let agent = reported.filter(|agent| agent.operation_id == step.operation_id);

@@ -7,23 +7,17 @@ use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::{Action, ActionType, Reboot};
 use crate::command::ActionCommand;
-use crate::context::{Block, ClusterContext, NodeContext, Requeue};
+use crate::context::{Block, NodeContext, Requeue};
 use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::{BlockReason, Operation};
-use crate::policy::Step;
-use crate::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
+use crate::remediation::{Marker, Remediation, StepRecord, StepState};
 
 impl Procedure for Reboot {
-    fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
-        boot::require_untried(step, remediation)
-    }
-
     /// The cordon that the reboot needs is not this remediation's, or the node is not drained.
-    fn skip_reason(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+    fn skip_reason(&self, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
         let node = &remediation.node;
-        let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.has_pending_cordon());
-        let Some(cordoned) = cordoned else {
+        let Some(cordoned) = remediation.pending_since(&Marker::Cordon) else {
             return Some(format!("skipped: node {node} is not cordoned by this remediation"));
         };
         let drained = |record: &StepRecord| {
@@ -36,10 +30,9 @@ impl Procedure for Reboot {
             .then(|| format!("skipped: node {node} was not drained by this remediation (reboot.requireDrain is false)"))
     }
 
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+    fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
         require_named_target(cx.node, &cx.seen.fault)?;
-        boot::boot_of(cx.node)?;
-        boot::admit(cx.cluster, cx.node).map(|()| Executor::Probe)
+        boot::admit(cx.node)
     }
 
     fn require_prepared(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
@@ -55,20 +48,16 @@ impl Procedure for Reboot {
         Some(send(cx.record, ActionCommand { action: Action::Reboot(Self::default()), ..command(cx, fault) }))
     }
 
-    fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
-        boot::observe(cluster, node, record);
-    }
-
     /// The command is given once. Another boot id is awaited for as long as the step says.
     fn poll(&self, cx: &AttemptContext<'_>, requeue: &mut Requeue) -> Poll {
-        let (now, node, record) = (cx.cluster.snapshot.now, cx.node, cx.record);
+        let (now, node, record) = (cx.node.cluster.snapshot.now, cx.node, cx.record);
         if record.state == StepState::Verifying {
             return Poll::ByAnswer;
         }
         let timeout = self.verification(cx).timeout;
         let age = since(now, cx.began());
         if age < timeout {
-            let ttl = Duration::from_secs(cx.cluster.settings.command_ttl_seconds.into());
+            let ttl = Duration::from_secs(cx.node.cluster.settings.command_ttl_seconds.into());
             requeue.when_past(ttl, since(now, record.scheduled_at));
             return Poll::Wait(timeout.saturating_sub(age));
         }

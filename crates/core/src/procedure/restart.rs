@@ -9,7 +9,6 @@ use crate::fault::{Daemon, Fault};
 use crate::faults::ShowsIn;
 use crate::plan::BlockReason;
 use crate::policy::Rule;
-use crate::remediation::Executor;
 use crate::snapshot::TriState;
 
 /// How long an unsafe restart waits, from the time at which its rule is to act, until the next step is selected.
@@ -26,8 +25,8 @@ macro_rules! restarts {
                 require_progress($daemon, &self.0, fault, node, rule)
             }
 
-            fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-                require_safe(cx.node, &cx.seen.fault, $daemon, &self.0).map(|()| Executor::Probe)
+            fn admit(&self, cx: &StepContext<'_>) -> Result<(), Block> {
+                require_safe(cx.node, &cx.seen.fault, $daemon, &self.0)
             }
         }
     };
@@ -72,12 +71,10 @@ fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, params: &
         return Ok(());
     }
     let message = view.map_or("", |view| view.message.as_str());
+    let (kind, name, daemon, safe) = (fault.kind, node.name, daemon.as_str(), safe.as_str());
     let message = format!(
-        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {message}; resolve that first (or set restart.skipSafetyCheck); after 10 min the next step follows",
-        fault.kind,
-        node.name,
-        daemon.as_str(),
-        safe.as_str()
+        "{kind} on {name}: the {daemon} is not restarted while RestartSafe is {safe} for it: {message}; resolve that first (or \
+         set restart.skipSafetyCheck); after 10 min the next step follows"
     );
     Err(Block::new(BlockReason::RestartUnsafe, &message))
 }

@@ -3,12 +3,12 @@
 //! A taint lasts as long as its remediation. A cordon with `quarantineFor` keeps pods away after the last step of the rule. Only one
 //! remediation at a time puts a taint on a node, and only one taint. So a taint is never handed over or changed.
 
-use super::{AttemptContext, Procedure, StepContext};
+use super::{AttemptContext, Procedure};
 use crate::action::{ActionType, Taint};
-use crate::context::{Block, ClusterContext, NodeContext};
+use crate::context::NodeContext;
 use crate::fault::Fault;
 use crate::plan::Operation;
-use crate::remediation::{Executor, Marker, Remediation, StepRecord};
+use crate::remediation::{Marker, Remediation, StepRecord};
 
 impl Procedure for Taint {
     fn require_applicable(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
@@ -26,12 +26,8 @@ impl Procedure for Taint {
     }
 
     /// The node has a softer taint of the same remediation, which puts on one taint.
-    fn skip_reason(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+    fn skip_reason(&self, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
         self.softer(remediation)
-    }
-
-    fn admit(&self, _: &StepContext<'_>) -> Result<Executor, Block> {
-        Ok(Executor::Controller)
     }
 
     fn marker(&self, _: &Remediation, _: &StepRecord) -> Option<Marker> {

@@ -49,21 +49,6 @@ impl Marker {
         }
     }
 
-    /// Whether it is a cordon, which alone may outlast the steps of its remediation.
-    pub const fn is_cordon(&self) -> bool {
-        matches!(self, Self::Cordon)
-    }
-
-    /// Whether it is a taint.
-    pub const fn is_taint(&self) -> bool {
-        matches!(self, Self::Taint)
-    }
-
-    /// Whether it is the object of a hand-off.
-    pub const fn is_hand_off(&self) -> bool {
-        matches!(self, Self::HandOff(_))
-    }
-
     fn is_of(&self, action: ActionType, operation_id: &str) -> bool {
         self.action() == action && self.hand_off().is_none_or(|handed| handed.operation_id == operation_id)
     }

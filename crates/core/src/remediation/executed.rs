@@ -163,7 +163,7 @@ pub fn removed(remediation: &Remediation, marker: &Marker, now: Timestamp) -> Re
     let mut next = remediation.clone();
     next.cleanup.remove(marker, now);
     // An executor may still be at work on the node. The next pass knows, and ends the remediation.
-    if !marker.is_hand_off() {
+    if marker.hand_off().is_none() {
         next.conclude(now);
     }
     next

@@ -24,9 +24,12 @@ fn live_calmly(world: &mut World, passes: usize) -> Vec<Plan> {
     (0..passes).map(pass).collect()
 }
 
+/// The attempt is one action, whoever does it, so the limit of the node counts it once.
 #[test]
 fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
-    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).without_jobs().ran(300);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).without_jobs();
+    world.policies[0].limits.per_node.max_actions = 1;
+    world.run(secs(300));
     assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
     let remediation = world.only_in(Phase::Succeeded);
     assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
@@ -90,8 +93,7 @@ fn a_command_that_was_never_answered_makes_room_for_the_next_one() {
 /// What comes back from an act, and how the record stands after it.
 #[test]
 fn the_result_of_an_act_is_written_into_its_step_alone() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
-    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]).scheduled();
     let (remediation, now) = (world.only_remediation().clone(), world.now);
     let id = remediation.steps[0].operation_id.clone();
     let text = || "why".to_owned();

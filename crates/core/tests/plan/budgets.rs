@@ -317,8 +317,7 @@ fn history_is_kept_within_limit_and_time() {
     world.run(secs(300));
     assert_eq!(world.remediations.len(), 2, "the last hour is remembered whatever the limit");
     world.tick(secs(3_600));
-    let deleted: Vec<_> = world.plan().effects;
-    assert_eq!(deleted, [Effect::DeleteRemediation { name: first }]);
+    assert_eq!(world.plan().effects, [Effect::DeleteRemediation { name: first }]);
     world.policies.clear();
     world.pass();
     assert_eq!(world.remediations.len(), 2, "history of a policy that is gone has the default limits");
@@ -397,8 +396,8 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
 #[test]
 fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back()
  {
-    let policies = [policy("p", &[rule("r", &FaultType::ALL, &[cordon(), cont()])])];
-    let mut world = World::new(&policies, &["a", "b"]);
+    let steps = [cordon(), cont()];
+    let mut world = World::under(&steps, &["a", "b"]);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.did(), ["cordon"]);
@@ -415,7 +414,7 @@ fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_
     world.run(secs(600));
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "{:?}", world.did());
 
-    let mut world = World::new(&policies, &["a"]);
+    let mut world = World::under(&steps, &["a"]);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
     world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
@@ -474,16 +473,14 @@ fn slots_without_a_visible_remediation_wait_for_the_cache() {
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.inject("a", hung("x"), ClearedBy::Cont);
     world.pass();
-    let hidden = std::mem::take(&mut world.remediations);
-    world.nodes.get_mut("a").unwrap().sick.clear();
-    world.node("a").send();
+    world.remediations.clear();
+    world.recover("a");
     world.inject("b", hung("x"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(plan.effects, [], "its slot is not spent again while its remediation is only unseen");
     assert!(plan.next.unwrap() <= secs(60));
     world.tick(secs(61));
     assert_eq!(acts(&world.plan()).len(), 1);
-    world.remediations = hidden;
 }
 
 #[test]

@@ -7,20 +7,21 @@ use nrh_core::action::{Restart, ThawCgroup};
 use nrh_core::external_condition::{ConditionMatcher, ExternalCondition};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Health};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Rule};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Requirement, Rule, Step};
 use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::TriState;
 use nrh_testbed_matrix::{Seen, Way};
 
 use crate::flaps::told_after;
 use crate::samples::{
-    asked, clean_up, cont, cordon, delete_pod, hung, mark_for_reboot, notify, policy, reboot, restart, rule, secs, step,
+    asked, clean_up, cont, cordon, delete_pod, hung, mark_for_reboot, names, notify, policy, reboot, restart, rule,
+    secs, step,
 };
 use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons};
 
 const DEADLOCK: &str = "KernelDeadlock";
 
-fn asks(name: &str, reasons: &[&str], steps: &[nrh_core::policy::Step]) -> Rule {
+fn asks(name: &str, reasons: &[&str], steps: &[Step]) -> Rule {
     let reasons = reasons.iter().map(|one| (*one).to_owned()).collect();
     Rule {
         conditions: vec![ConditionMatcher { kind: DEADLOCK.to_owned(), status: TriState::True, reasons }],
@@ -28,13 +29,9 @@ fn asks(name: &str, reasons: &[&str], steps: &[nrh_core::policy::Step]) -> Rule 
     }
 }
 
-fn world(rules: &[Rule]) -> World {
-    World::with_rules(rules)
-}
-
 /// A rule that tells of it once it has stood for so long.
 fn patient(min_duration: Duration) -> World {
-    world(&[Rule { min_duration, ..asks("r", &[], &[notify()]) }])
+    World::with_rules(&[Rule { min_duration, ..asks("r", &[], &[notify()]) }])
 }
 
 fn write(world: &mut World, node: &str, status: &str, reason: &str) {
@@ -42,22 +39,17 @@ fn write(world: &mut World, node: &str, status: &str, reason: &str) {
     world.node(node).set_condition(DEADLOCK, Some(condition));
 }
 
-fn kinds(world: &World) -> Vec<FaultType> {
-    world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
-}
-
 #[test]
 fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
-    let mut world = world(&[rule("r", &FaultType::ALL, &[notify()])]);
+    let mut world = World::with_rules(&[rule("r", &FaultType::ALL, &[notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
-    assert_eq!(kinds(&world), [], "a rule for all kinds of fault asks for no condition");
-    let elsewhere = nrh_core::policy::Requirement::Exists("pool".into());
+    assert_eq!(world.cluster_faults(), [], "a rule for all kinds of fault asks for no condition");
     let mut other = policy("other", &[asks("r", &[], &[notify()])]);
-    other.selector.0.push(elsewhere);
+    other.selector.0.push(Requirement::Exists("pool".into()));
     world.policies.push(other);
-    assert_eq!(kinds(&world), [], "it does not select the node");
+    assert_eq!(world.cluster_faults(), [], "it does not select the node");
     world.node("n1").view.labels.insert("pool".into(), "a".into());
-    assert_eq!(kinds(&world), [FaultType::NodeCondition]);
+    assert_eq!(world.cluster_faults(), [FaultType::NodeCondition]);
     let status_view = &world.plan().nodes["n1"];
     assert_eq!(status_view.health, Health::Unhealthy);
     assert_eq!(status_view.top_fault, "NodeCondition: condition KernelDeadlock=True");
@@ -70,7 +62,7 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
 
 #[test]
 fn the_node_is_cordoned_until_the_condition_is_gone() {
-    let mut world = world(&[asks("r", &["DockerHung"], &[cordon(), notify()])]);
+    let mut world = World::with_rules(&[asks("r", &["DockerHung"], &[cordon(), notify()])]);
     write(&mut world, "n1", "False", "NoDeadlock");
     world.run(secs(30));
     assert_eq!(world.did(), Vec::<&str>::new());
@@ -93,7 +85,7 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
     let mut patient = asks("r", &["DockerHung", "TaskHung"], &[notify()]);
     patient.min_duration = secs(600);
     // This one keeps the fault there whatever the reason, and is never the first to match.
-    let mut world = world(&[patient, asks("any", &["Other"], &[notify()])]);
+    let mut world = World::with_rules(&[patient, asks("any", &["Other"], &[notify()])]);
     world.policies[0].rules[1].min_duration = secs(36_000);
     write(&mut world, "n1", "True", "Other");
     world.run(secs(3_000));
@@ -115,7 +107,7 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
 }
 
 /// Asks for the condition in each of these statuses.
-fn asks_any_of(statuses: &[TriState], steps: &[nrh_core::policy::Step]) -> Rule {
+fn asks_any_of(statuses: &[TriState], steps: &[Step]) -> Rule {
     let one =
         |status: &TriState| ConditionMatcher { kind: DEADLOCK.to_owned(), status: *status, reasons: BTreeSet::new() };
     Rule { conditions: statuses.iter().map(one).collect(), ..rule("r", &[], steps) }
@@ -128,7 +120,7 @@ fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
     patient.min_duration = secs(600);
     patient.steps[1].timeout = secs(86_400);
     patient.steps[1].approval = ApprovalMode::Manual;
-    let mut world = world(&[patient]);
+    let mut world = World::with_rules(&[patient]);
     let mut ids = BTreeSet::new();
     // As a node that goes away: its condition is Unknown, and False when it is heard again.
     for (status, reason) in [("Unknown", "Silent"), ("False", "NotReady"), ("Unknown", "Silent"), ("False", "Other")] {
@@ -159,7 +151,7 @@ fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
     for rule in &mut rules {
         rule.min_duration = secs(60);
     }
-    let mut world = world(&rules);
+    let mut world = World::with_rules(&rules);
     let mut ids = BTreeSet::new();
     for status in ["False", "Unknown", "False", "Unknown"] {
         write(&mut world, "n1", status, "r");
@@ -173,7 +165,7 @@ fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
 #[test]
 fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
     let steps = [cordon(), asked(notify())];
-    let mut world = world(&[asks("a", &["A"], &steps), asks("b", &["B"], &[notify()])]);
+    let mut world = World::with_rules(&[asks("a", &["A"], &steps), asks("b", &["B"], &[notify()])]);
     write(&mut world, "n1", "True", "A");
     world.run(secs(60));
     let mut trial = policy("trial", &[asks_any_of(&[TriState::True, TriState::Unknown], &[notify()])]);
@@ -237,28 +229,25 @@ fn without_a_probe_that_reports_and_may_act_the_node_is_not_touched() {
         ),
     ];
     for (name, change, expected, held) in cases {
-        let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
+        let mut world = World::with_rules(&[asks("r", &[], &[cordon(), notify()])]);
         write(&mut world, "n1", "True", "r");
         change(&mut world);
         let plan = world.plan();
-        let did: Vec<String> = acts(&plan).into_iter().map(|(_, what)| what).collect();
-        assert_eq!(
-            (did, reasons(&plan)),
-            (expected.iter().map(|did| (*did).to_owned()).collect(), held.to_vec()),
-            "{name}"
-        );
+        let acts = acts(&plan);
+        let did: Vec<&str> = acts.iter().map(|(_, what)| what.as_str()).collect();
+        assert_eq!((&did[..], &reasons(&plan)[..]), (expected, held), "{name}");
     }
 }
 
 #[test]
 fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
-    let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
+    let mut world = World::with_rules(&[asks("r", &[], &[cordon(), notify()])]);
     let twice = |world: &mut World| {
         let one = |status| ExternalCondition::new(DEADLOCK, status, "r", "m").unwrap();
         world.node("n1").view.conditions = nrh_core::external_condition::sorted([one("True"), one("False")]);
     };
     twice(&mut world);
-    assert_eq!((kinds(&world), acts(&world.plan()).len()), (vec![], 0));
+    assert_eq!((world.cluster_faults(), acts(&world.plan()).len()), (vec![], 0));
     write(&mut world, "n1", "True", "r");
     world.pass();
     twice(&mut world);
@@ -271,7 +260,7 @@ fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
 
 #[test]
 fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stops_this_one() {
-    let mut world = world(&[asks("r", &["DockerHung"], &[cordon(), notify()])]);
+    let mut world = World::with_rules(&[asks("r", &["DockerHung"], &[cordon(), notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
     world.pass();
     write(&mut world, "n1", "True", "Other");
@@ -302,7 +291,7 @@ fn another_machine_of_the_same_name_begins_anew() {
 
 /// Ten nodes, of which so many have the condition.
 fn fleet(rules: &[Rule], sick: usize) -> World {
-    let names: Vec<String> = (0..10).map(|number| format!("n{number}")).collect();
+    let names = names(10);
     let mut world = World::new(&[policy("p", rules)], &names);
     for name in names.iter().take(sick) {
         write(&mut world, name, "True", "r");
@@ -345,7 +334,7 @@ fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
     assert_eq!(kinds, expected.collect());
     for one in steps {
         let kind = one.action.kind();
-        let mut world = world(&[asks("r", &[], &[cordon(), one, notify()])]);
+        let mut world = World::with_rules(&[asks("r", &[], &[cordon(), one, notify()])]);
         write(&mut world, "n1", "True", "r");
         world.run(secs(7200));
         let did = world.did();
@@ -356,7 +345,7 @@ fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
 #[test]
 fn what_hangs_on_the_node_is_resolved_beside_it() {
     let rules = [asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])];
-    let mut world = world(&rules).ill(hung("log"), ClearedBy::Cont);
+    let mut world = World::with_rules(&rules).ill(hung("log"), ClearedBy::Cont);
     write(&mut world, "n1", "True", "r");
     world.run(secs(120));
     assert!(world.did().contains(&JOB_CONT) && world.did().contains(&"notify"), "{:?}", world.did());

@@ -170,9 +170,7 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
     for is_over in [false, true] {
         let mut world = World::sick(hung("log"), None, &[cordon(), cont()]).passed(1);
         let name = world.only_remediation().name.clone();
-        let node = world.node("n1");
-        node.sick.clear();
-        node.send();
+        world.recover("n1");
         if is_over {
             world.run(secs(300));
             assert!(!world.remediations[&name].is_live() && world.nodes["n1"].view.cordoned_by.is_none());

@@ -304,9 +304,8 @@ fn on_node(world: &mut World, name: &str, event: &OnNode, turn: usize) {
         }
         OnNode::ResolvePods => world.node(name).pods.clear(),
         OnNode::EndPod(ends) => {
-            let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
             let terminating = world.terminating.entry(name.to_owned()).or_default();
-            for pod in pods {
+            for pod in (0..3).map(|i| pod(&format!("x{i}"))) {
                 let _ = if *ends { terminating.insert(pod) } else { terminating.remove(&pod) };
             }
         }
@@ -314,8 +313,8 @@ fn on_node(world: &mut World, name: &str, event: &OnNode, turn: usize) {
         OnNode::Check(age) => world.node(name).checked = secs(*age),
         OnNode::Jobs(start) => world.node(name).job_starts = *start,
         OnNode::Ready(ready) => world.node(name).view.ready = *ready,
-        OnNode::Kubelet(works) => world.node(name).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
-        OnNode::MayAct(may) => world.node(name).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
+        OnNode::Kubelet(works) => world.heartbeat(name).kubelet_works = *works,
+        OnNode::MayAct(may) => world.heartbeat(name).actions_enabled = *may,
         OnNode::Exclude(on) => {
             world.node(name).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }

@@ -8,7 +8,7 @@ use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, fault, hung, kill, notify, restart_runtime};
-use crate::world::{COMMAND_CONT, Change, ClearedBy, JOB_CONT, World, secs};
+use crate::world::{COMMAND_CONT, Change, ClearedBy, JOB_CONT, World};
 
 /// A node whose probe was given a command and takes none; its kubelet works by now.
 fn commanded(fault: Fault, step: Step) -> World {
@@ -66,16 +66,6 @@ fn an_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time(
     world.report_and_pass_after(5);
     let step = world.step(0);
     assert_eq!((step.state, step.message.as_str()), (StepState::TimedOut, "the Job ended without a result"));
-}
-
-/// The attempt is one action, whoever does it.
-#[test]
-fn the_limit_of_the_node_does_not_count_the_attempt_that_changes_its_executor() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).without_jobs();
-    world.policies[0].limits.per_node.max_actions = 1;
-    world.run(secs(300));
-    assert_eq!(world.did(), [JOB_CONT, COMMAND_CONT]);
-    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]

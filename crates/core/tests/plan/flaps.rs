@@ -34,18 +34,11 @@ fn flap(world: &mut World, times: usize, every: u64) {
 }
 
 fn wait(world: &mut World, seconds: u64) {
-    let mut left = seconds;
-    while left > 0 {
-        let now = left.min(10);
-        world.pass();
-        world.tick(secs(now));
-        left -= now;
+    world.live(seconds / 10, 10);
+    if !seconds.is_multiple_of(10) {
+        world.live(1, seconds % 10);
     }
     world.pass();
-}
-
-fn flapping(world: &World) -> Vec<FaultType> {
-    world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
 }
 
 /// Told in kubernetes/kubernetes #97362.
@@ -56,7 +49,7 @@ fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
     wait(&mut world, 600);
     assert_eq!(world.plan().nodes["n1"].stable, TriState::True);
     flap(&mut world, 5, 30);
-    assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], TriState::True));
+    assert_eq!((world.cluster_faults(), world.plan().nodes["n1"].stable), (vec![], TriState::True));
     flap(&mut world, 55, 30);
     let status_view = &world.plan().nodes["n1"];
     let [fault] = &status_view.cluster_faults[..] else { panic!("{status_view:?}") };
@@ -78,10 +71,10 @@ fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
     wait(&mut world, 900);
     flap(&mut world, 4, 60);
     wait(&mut world, 900);
-    assert!(world.is_cordoned() && flapping(&world) == [FaultType::NodeFlapping]);
+    assert!(world.is_cordoned() && world.cluster_faults() == [FaultType::NodeFlapping]);
     assert_eq!(world.remediations.len(), 1, "one remediation, not many");
     let mut waited = 0;
-    while !flapping(&world).is_empty() {
+    while !world.cluster_faults().is_empty() {
         wait(&mut world, 60);
         waited += 1;
         assert!(waited < 90);
@@ -108,13 +101,8 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
 
-/// A node that flaps, with a remediation that has just resolved its only fault under a cordon.
-fn resolved_while_it_flaps() -> World {
-    resolved_while_it_flaps_under(cordon())
-}
-
-/// The same under what this step does.
-fn resolved_while_it_flaps_under(first: Step) -> World {
+/// A node that flaps, with a remediation that has just resolved its only fault under what this step does.
+fn resolved_while_it_flaps(first: Step) -> World {
     let mut world = World::alone(hung("log"), ClearedBy::Cont, &[first, cont(), notify()]);
     // The rule waits for so long, so that it flaps by then.
     world.policies[0].rules[0].min_duration = secs(200);
@@ -129,13 +117,13 @@ fn resolved_while_it_flaps_under(first: Step) -> World {
         assert!(since(world.now, at) < Duration::from_mins(20), "{:?}", world.remediations);
         flap(&mut world, 2, 10);
     }
-    assert!(!flapping(&world).is_empty());
+    assert!(!world.cluster_faults().is_empty());
     world
 }
 
 #[test]
 fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
-    let mut world = resolved_while_it_flaps();
+    let mut world = resolved_while_it_flaps(cordon());
     let plan = world.pass();
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, world.is_cordoned()), (Phase::Verifying, true), "{remediation:?}");
@@ -149,12 +137,12 @@ fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
     assert_eq!((world.phase(), world.is_cordoned()), (Phase::Succeeded, false));
     assert_eq!(world.did(), ["cordon", JOB_CONT, "uncordon"]);
     // It does not flap for as long as its penalty stands: it has been quiet for long enough.
-    assert!(!flapping(&world).is_empty() && !world.only_remediation().message.contains("flaps still"));
+    assert!(!world.cluster_faults().is_empty() && !world.only_remediation().message.contains("flaps still"));
 }
 
 #[test]
 fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
-    let mut world = resolved_while_it_flaps();
+    let mut world = resolved_while_it_flaps(cordon());
     let resolved = world.now;
     while world.phase() == Phase::Verifying {
         flap(&mut world, 2, 30);
@@ -170,7 +158,7 @@ fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
 
 #[test]
 fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
-    let mut world = resolved_while_it_flaps();
+    let mut world = resolved_while_it_flaps(cordon());
     wait(&mut world, 60);
     world.inject("n1", hung("log"), ClearedBy::Cont);
     wait(&mut world, 60);
@@ -181,11 +169,11 @@ fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
 
 #[test]
 fn whoever_stops_the_remediation_or_opens_the_node_ends_the_wait() {
-    let mut world = resolved_while_it_flaps();
+    let mut world = resolved_while_it_flaps(cordon());
     world.policies[0].suspend = true;
     wait(&mut world, 30);
     assert_eq!((world.phase(), world.is_cordoned()), (Phase::Succeeded, false));
-    let mut world = resolved_while_it_flaps();
+    let mut world = resolved_while_it_flaps(cordon());
     world.node("n1").view.unschedulable = false;
     wait(&mut world, 30);
     assert_eq!((world.phase(), world.is_cordoned()), (Phase::Cancelled, false), "{:?}", world.only_remediation());
@@ -204,7 +192,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
     ];
     for (first, change, said) in cases {
         for is_back in [false, true] {
-            let mut world = resolved_while_it_flaps_under(first.clone());
+            let mut world = resolved_while_it_flaps(first.clone());
             // The cache is not behind any more.
             wait(&mut world, 120);
             assert_eq!(world.phase(), Phase::Verifying);
@@ -301,7 +289,7 @@ fn a_flapping_node_gets_no_more_acts_than_its_limits() {
         wait(&mut world, 3 * 3_600);
         prop_assert!(!world.is_cordoned(), "{:?}", world.remediations);
         prop_assert!(world.remediations.values().all(|one| !one.is_open() && !one.is_quarantined()));
-        prop_assert!(flapping(&world).iter().all(|kind| *kind != FaultType::NodeFlapping));
+        prop_assert!(world.cluster_faults().iter().all(|kind| *kind != FaultType::NodeFlapping));
         Ok(())
     });
 }

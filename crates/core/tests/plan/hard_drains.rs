@@ -11,7 +11,7 @@ use crate::samples::{
     asked, cont, cordon, drain, drain_all_the_same, fault, hung, kept, kill, notify, restart_runtime, rule, secs,
     workload,
 };
-use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons};
+use crate::world::{Change, ClearedBy, JOB_CONT, World, acts, reasons};
 
 /// A cordon that is wanted for its own sake.
 fn keep() -> Step {
@@ -80,20 +80,19 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
     }
 }
 
-/// What makes it uncertain that a node ends pods.
-type Case = Box<dyn Fn(&mut World)>;
-
 #[test]
 fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
-    let suspected = |state| Fault { state, ..fault(FaultType::RuntimeListHung, "x") };
-    let cases: [Case; 5] = [
-        Box::new(move |world| world.inject("n1", suspected(FaultState::Suspected), None)),
-        Box::new(move |world| world.inject("n1", suspected(FaultState::Clearing), None)),
-        Box::new(|world| world.node("n1").view.ready = TriState::Unknown),
-        Box::new(|world| world.heartbeat("n1").kubelet_works = TriState::False),
-        Box::new(|world| world.heartbeat("n1").kubelet_works = TriState::Unknown),
+    fn suspected(state: FaultState) -> Fault {
+        Fault { state, ..fault(FaultType::RuntimeListHung, "x") }
+    }
+    let cases: [Change; 5] = [
+        |world| world.inject("n1", suspected(FaultState::Suspected), None),
+        |world| world.inject("n1", suspected(FaultState::Clearing), None),
+        |world| world.node("n1").view.ready = TriState::Unknown,
+        |world| world.heartbeat("n1").kubelet_works = TriState::False,
+        |world| world.heartbeat("n1").kubelet_works = TriState::Unknown,
     ];
-    for (number, make_uncertain) in cases.iter().enumerate() {
+    for (number, make_uncertain) in cases.into_iter().enumerate() {
         let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
         make_uncertain(&mut world);
         let plan = world.pass();
@@ -204,15 +203,11 @@ fn a_hang_that_comes_and_goes_does_not_break_off_a_drain_for_ever() {
 #[test]
 fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
     // A runtime whose lists hang is not safe to restart, and was not for long enough that the restart is left out.
-    let mut old = fault(FaultType::RuntimeListHung, "x");
-    old.duration_seconds = 700;
-    let mut world =
-        sick(old, ClearedBy::RestartRuntime, &[cordon(), drain_all_the_same(), restart_runtime(false), notify()], 3);
+    let old = |fault: Fault| Fault { duration_seconds: 700, ..fault };
+    let steps = [cordon(), drain_all_the_same(), restart_runtime(false), notify()];
+    let mut world = sick(old(fault(FaultType::RuntimeListHung, "x")), ClearedBy::RestartRuntime, &steps, 3);
     // What keeps it from being safe.
-    world.node("n1").sick[0].fault.state = FaultState::Confirmed;
-    let mut leaked = hung("y");
-    leaked.duration_seconds = 700;
-    world.inject("n1", leaked, None);
+    world.inject("n1", old(hung("y")), None);
     world.policies[0].rules[0].faults = [FaultType::RuntimeListHung].into();
     world.run(secs(300));
     assert!(untouched(&world), "{:?}", world.did());

@@ -8,7 +8,7 @@ use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod, rule};
-use crate::world::{COMMAND_CONT, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs};
+use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, JOB_KILL, World, acts, command, reasons, says, secs};
 
 #[test]
 fn a_confirmed_fault_is_acted_on_in_one_pass() {
@@ -84,29 +84,25 @@ fn the_executor_follows_the_kubelet() {
 
 #[test]
 fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
-    let command = |world: &World| {
-        world.plan().effects.into_iter().find_map(|effect| match effect {
-            Effect::Act { operation: Operation::RunJob(command), .. } => Some(command),
-            _ => None,
-        })
+    let allows_running_pods = |world: &World| {
+        let allows = |command: &ActionCommand| command.action.params().release_hung_process.unwrap().allow_running_pods;
+        command(&world.plan()).map(allows)
     };
-    let allows_running_pods =
-        |command: &ActionCommand| command.action.params().release_hung_process.unwrap().allow_running_pods;
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[kill(false)]);
-    assert!(command(&world).is_none());
+    assert_eq!(allows_running_pods(&world), None);
     let mut other = pod("log");
     other.uid = "another".into();
     world.terminating.entry("n1".into()).or_default().insert(other);
-    assert!(command(&world).is_none(), "another pod of the same name");
+    assert_eq!(allows_running_pods(&world), None, "another pod of the same name");
     world.terminating.entry("n2".into()).or_default().insert(pod("log"));
-    assert!(command(&world).is_none(), "another node says so, which may lie");
+    assert_eq!(allows_running_pods(&world), None, "another node says so, which may lie");
     world.terminating.entry("n1".into()).or_default().insert(pod("log"));
-    assert!(allows_running_pods(&command(&world).unwrap()));
+    assert_eq!(allows_running_pods(&world), Some(true));
 
     let world = World::sick(hung("log"), ClearedBy::Kill, &[kill(true)]);
-    assert!(allows_running_pods(&command(&world).unwrap()));
+    assert_eq!(allows_running_pods(&world), Some(true));
     let world = World::sick(plugin(), ClearedBy::Kill, &[kill(false)]);
-    assert!(!allows_running_pods(&command(&world).unwrap()), "a plugin is no pod");
+    assert_eq!(allows_running_pods(&world), Some(false), "a plugin is no pod");
 }
 
 #[test]
@@ -188,8 +184,7 @@ fn a_new_fault_joins_the_open_remediation() {
 
 #[test]
 fn a_fault_that_goes_by_itself_needs_no_act() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).scheduled();
     assert_eq!(world.step(0).state, StepState::Scheduled);
     world.node("n1").sick.clear();
     world.tick(secs(5));
@@ -265,8 +260,7 @@ fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
 
 #[test]
 fn a_reserved_step_that_is_made_a_dry_run_is_not_done() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), notify()]);
-    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), notify()]).scheduled();
     assert_eq!(world.step(0).state, StepState::Scheduled);
     world.policies[0].rules[0].steps[0].mode = Mode::DryRun;
     world.run(secs(600));

@@ -14,8 +14,7 @@ use nrh_core::policy::{ActionType, Mode, Policy, Rule, Step};
 use nrh_core::remediation::{
     Marker, MarkerRecord, Phase, Remediation, Resolution, StepRecord, StepState, remediation_of,
 };
-use nrh_core::snapshot::Slot;
-use nrh_core::snapshot::{NodeView, Snapshot, TriState};
+use nrh_core::snapshot::{NodeView, Slot, Snapshot, TriState};
 use nrh_core::taint::TaintEffect;
 use nrh_core::window;
 use nrh_simulate::remediator::Object;
@@ -367,13 +366,11 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
         let seen = report.faults.iter().find(|seen| seen.fault.id == command.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);
         assert!(seen.checked <= secs(45), "an old look");
-    }
-    if let Operation::GiveCommand(command) | Operation::RunJob(command) = operation
-        && let Some((daemon, with)) = command.action.traits().restarts.zip(command.action.params().restart)
-    {
-        let safe = report.restart.of(daemon);
-        assert!(safe == TriState::True || with.skip_safety_check, "{:?} while that is not safe", command.action);
-        assert!(matches!(operation, Operation::GiveCommand(_)), "a restart by a Job");
+        if let Some((daemon, with)) = command.action.traits().restarts.zip(command.action.params().restart) {
+            let safe = report.restart.of(daemon);
+            assert!(safe == TriState::True || with.skip_safety_check, "{:?} while that is not safe", command.action);
+            assert!(matches!(operation, Operation::GiveCommand(_)), "a restart by a Job");
+        }
     }
     check_reboot(snapshot, node, operation);
     if let Operation::DeletePod(target) = operation {

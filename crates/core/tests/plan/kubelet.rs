@@ -8,7 +8,7 @@ use nrh_core::snapshot::{KubeletView, TriState};
 use nrh_testbed_matrix::{Seen, Way};
 
 use crate::samples::{cont, hung, notify, rule, secs};
-use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, World, acts};
+use crate::world::{COMMAND_CONT, ClearedBy, JOB_CONT, World};
 
 const BEGAN: i64 = 1_767_225_600;
 
@@ -56,12 +56,8 @@ fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
             block(&mut world, age);
         }
         world.inject("n1", hung("c"), ClearedBy::Cont);
-        let mut found = Vec::new();
-        for _ in 0..8 {
-            found.extend(acts(&world.pass()).into_iter().map(|(_, what)| what));
-            world.tick(secs(1));
-        }
-        assert!(found.iter().any(|what| what == executor), "{age:?}: {found:?}");
+        world.live(8, 1);
+        assert!(world.did().contains(&executor), "{age:?}: {:?}", world.did());
     }
 }
 
@@ -85,13 +81,10 @@ fn a_probe_that_has_fallen_silent_blames_no_kubelet() {
     let mut world = world();
     block(&mut world, 600);
     world.node("n1").probe_runs = false;
-    let kinds = |world: &World| -> Vec<FaultType> {
-        world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
-    };
     world.tick(secs(30));
-    assert_eq!(kinds(&world), [FaultType::KubeletStartBlocked], "one missed heartbeat");
+    assert_eq!(world.cluster_faults(), [FaultType::KubeletStartBlocked], "one missed heartbeat");
     world.tick(secs(30));
-    assert_eq!(kinds(&world), [FaultType::ProbeNotReporting]);
+    assert_eq!(world.cluster_faults(), [FaultType::ProbeNotReporting]);
     Seen::of("ProbeNotReporting", "containerd", Way::MadeUp).record();
 }
 

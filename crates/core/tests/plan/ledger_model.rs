@@ -11,16 +11,16 @@
 //!
 //! Nodes are alike, so a state is kept with its nodes in one order only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nrh_core::budget::{Bounds, Slots};
+use nrh_core::budget::Slots;
 use nrh_core::plan::PlanSettings;
 use nrh_core::policy::Mode;
 use nrh_core::remediation::{Phase, Remediation, StepState};
-use nrh_core::snapshot::{Ledger, Slot};
+use nrh_core::snapshot::{Ledger, Slot, Snapshot};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::samples::{cont, hung};
@@ -298,12 +298,15 @@ impl Bed {
     fn decide(&self, (seen, is_ours, first): &Decision) -> Decided {
         let each = || seen.iter().enumerate();
         let stored = Ledger { slots: each().filter_map(|(node, seen)| slot(node, seen.place)).collect() };
-        let remediations: BTreeMap<String, Remediation> =
-            each().filter_map(|(node, s)| remediation(node, s.remediation)).collect();
-        let ceiling = u32::try_from(self.nodes).unwrap();
-        let mut slots =
-            Slots::reconcile(Some(&stored), &remediations, &BTreeMap::new(), ceiling, now(), &PlanSettings::default());
-        let bounds = Bounds { in_flight: self.limit, mode: Mode::Enforce };
+        let snapshot = Snapshot {
+            now: now(),
+            remediations: each().filter_map(|(node, s)| remediation(node, s.remediation)).collect(),
+            ledger: Some(stored.clone()),
+            ceiling: u32::try_from(self.nodes).unwrap(),
+            ..Snapshot::default()
+        };
+        let mut slots = Slots::reconcile(&snapshot, &PlanSettings::default());
+        let is_refused = |slots: &Slots| slots.refuse(POLICY, self.limit, Mode::Enforce).is_some();
         let taken =
             |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now(), kinds: None };
         let mut order: Vec<usize> = (0..self.nodes).collect();
@@ -311,7 +314,7 @@ impl Bed {
         let mut chains = vec![Vec::new(); self.nodes];
         let without_slot: Vec<usize> = slots.without_slot().iter().map(|name| index(name)).collect();
         for node in order.iter().copied().filter(|node| without_slot.contains(node)) {
-            if !self.rules.without_slot || slots.refuse(POLICY, bounds).is_none() {
+            if !self.rules.without_slot || !is_refused(&slots) {
                 slots.take(&name(node), taken(node), Mode::Enforce);
             } else {
                 chains[node] = vec![Call::Close(Standing::Scheduled)];
@@ -330,7 +333,7 @@ impl Bed {
                 Standing::None
                     if seen.sick
                         && slots.unseen_remediation(&format!("n{node}"), &name).is_none()
-                        && (slots.has(&name) || slots.refuse(POLICY, bounds).is_none()) =>
+                        && (slots.slot(&name).is_some() || !is_refused(&slots)) =>
                 {
                     slots.take(&name, taken(node), Mode::Enforce);
                     chains[node] = vec![Call::Open, Call::Act, Call::Record];

@@ -1,15 +1,17 @@
 //! What a person starts and cancels by hand.
 
 use nrh_core::engine::plan;
-use nrh_core::fault::{FaultState, FaultType};
+use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::manual::MAX_WAITING;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{ActionType, Amount, Mode, Step};
+use nrh_core::policy::{ActionType, Amount, Mode, Requirement, Step};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_core::window::WindowType;
 
-use crate::samples::{asked, cont, cordon, fault, hung, kept, kill, notify, policy, restart_runtime, rule, today};
+use crate::samples::{
+    asked, cont, cordon, fault, hung, kept, kill, names, notify, policy, restart_runtime, rule, today,
+};
 use crate::world::{Change, Chaos, ClearedBy, JOB_CONT, JOB_KILL, World, acts, reasons, says, secs, written};
 
 const KIND: FaultType = FaultType::HungContainer;
@@ -186,14 +188,9 @@ fn what_can_never_begin_ends_with_the_reason() {
         ("there is no policy p", |w| w.policies.clear()),
         ("policy p is suspended", |w| w.policies[0].suspend = true),
         ("policy p is a dry run", |w| w.policies[0].mode = Mode::DryRun),
-        ("does not select node n1", |w| {
-            let asks = nrh_core::policy::Requirement::Exists("pool".into());
-            w.policies[0].selector.0.push(asks);
-        }),
+        ("does not select node n1", |w| w.policies[0].selector.0.push(Requirement::Exists("pool".into()))),
         ("has no rule for HungContainer", |w| w.policies[0].rules[0].faults.retain(|kind| *kind != KIND)),
-        ("has no rule for HungContainer (", |w| {
-            w.policies[0].rules[0].min_severity = nrh_core::fault::Severity::Critical;
-        }),
+        ("has no rule for HungContainer (", |w| w.policies[0].rules[0].min_severity = Severity::Critical),
         ("has a step ReleaseHungProcess that is not a dry run", |w| {
             w.policies[0].rules[0].steps[0].mode = Mode::DryRun;
         }),
@@ -339,18 +336,15 @@ fn an_old_cache_begins_nothing_twice() {
 
 #[test]
 fn a_storm_holds_the_engine_and_not_a_person() {
-    let names: Vec<String> = (0..12).map(|number| format!("w{number}")).collect();
+    let names = names(12);
     let mut world = World::new(&[policy("p", &[rule("r", &[KIND], &[cont()])])], &names);
-    world.policies[0].limits.max_unhealthy = Amount::Percent(100);
-    for node in &names {
-        world.inject(node, hung(node), ClearedBy::Cont);
-    }
+    world.inject_all(&names, &hung("log"), ClearedBy::Cont);
     assert!(reasons(&world.plan()).contains(&BlockReason::Storm));
-    world.ask("by-hand", "w3", "p", manual(KIND, RELEASE));
-    assert_eq!(acts(&world.pass()), [("w3".into(), JOB_CONT.into())]);
+    world.ask("by-hand", "n03", "p", manual(KIND, RELEASE));
+    assert_eq!(acts(&world.pass()), [("n03".into(), JOB_CONT.into())]);
     // Too many unhealthy nodes hold a person, too.
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
-    world.ask("by-hand-another", "w4", "p", manual(KIND, RELEASE));
+    world.ask("by-hand-another", "n04", "p", manual(KIND, RELEASE));
     world.pass();
     assert!(world.manual_requests["by-hand-another"].message.contains("maxUnhealthy"), "{:?}", world.manual_requests);
 }

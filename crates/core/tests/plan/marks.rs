@@ -10,12 +10,9 @@ use nrh_core::snapshot::{SHUTTING_DOWN, TriState};
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
 
+use crate::reboots::sick;
 use crate::samples::{asked, cordon, fault, mark_for_reboot, notify, reboot, secs, silent};
 use crate::world::{Change, Chaos, ClearedBy, World, acts, command, reasons, says};
-
-fn sick(steps: &[Step]) -> World {
-    World::sick(silent(), ClearedBy::Reboot, steps)
-}
 
 fn record(world: &World) -> StepRecord {
     let steps = &world.only_remediation().steps;

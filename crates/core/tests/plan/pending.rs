@@ -1,38 +1,27 @@
 //! A remediation that was stopped keeps its slot while its node may still execute the step that was given to it.
 
-use std::collections::BTreeMap;
-
-use nrh_core::action::Restart;
 use nrh_core::budget::Slots;
 use nrh_core::command::{OutcomeReason, OutcomeState};
-use nrh_core::fault::{Fault, FaultType, Severity};
+use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{ActionType, Amount, Daemon, Mode, Step};
+use nrh_core::policy::{ActionType, Amount, Mode, Step};
 use nrh_core::remediation::{Cancel, Executor, Phase, Remediation, StepRecord, StepState};
 use nrh_core::tri_state::TriState;
 
-use crate::samples::{self, asked, cordon, fault, mark_for_reboot, policy, rule, secs, soft_taint};
+use crate::samples::{self, asked, cordon, critical, mark_for_reboot, policy, restart_kubelet, rule, secs, soft_taint};
 use crate::world::{Change, Chaos, World, reasons};
 
 /// The lag of a cache, the time to live of a command, and the time to an answer.
 const LONGEST: u64 = 60 + 120 + 170;
 
-fn restart() -> Step {
-    samples::restart(Daemon::Kubelet, Restart::default())
-}
-
-fn down() -> Fault {
-    Fault { severity: Severity::Critical, ..fault(FaultType::KubeletDown, "it") }
-}
-
 /// Two nodes with the same fault, and one slot. The first node was given its step, and its probe is cut off.
 fn given(steps: &[Step]) -> World {
     let mut policy = policy("p", &[rule("r", &[FaultType::KubeletDown], steps)]);
     policy.limits.max_in_flight = Amount::Count(1);
-    let mut world = World::new(&[policy], &["n1", "n2"]).ill(down(), None);
+    let mut world = World::new(&[policy], &["n1", "n2"]).ill(critical(FaultType::KubeletDown), None);
     world.until(secs(60), "given to n1", |world| world.nodes["n1"].command.is_some());
     world.node("n1").probe_runs = false;
-    world.inject("n2", down(), None);
+    world.inject("n2", critical(FaultType::KubeletDown), None);
     world.live(2, 5);
     assert!(of(&world, "n2").is_none() && attempt(&world).started_at.is_some());
     world
@@ -63,7 +52,7 @@ fn the_slot_of_a_stopped_remediation_is_kept_for_as_long_as_its_node_may_execute
         ("uncordoned", |world| world.node("n1").view.unschedulable = false),
     ];
     for (name, stop) in stops {
-        let mut world = given(&[cordon(), restart()]);
+        let mut world = given(&[cordon(), restart_kubelet()]);
         stop(&mut world);
         world.live(4, 5);
         let stopped = of(&world, "n1").unwrap();
@@ -91,7 +80,7 @@ fn an_answer_of_the_node_ends_the_wait() {
         (OutcomeState::Refused, OutcomeReason::CheckFailed, true),
         (OutcomeState::Failed, OutcomeReason::RequestFailed, true),
     ] {
-        let mut world = given(&[restart()]);
+        let mut world = given(&[restart_kubelet()]);
         cancel(&mut world);
         world.live(2, 5);
         world.probe_answers(state, reason, "");
@@ -103,7 +92,7 @@ fn an_answer_of_the_node_ends_the_wait() {
 /// As after a restart of the probe in the midst of the step.
 #[test]
 fn a_fault_that_is_gone_after_a_step_without_a_result_has_not_recovered_by_itself() {
-    let mut world = given(&[restart()]);
+    let mut world = given(&[restart_kubelet()]);
     world.probe_answers(OutcomeState::Refused, OutcomeReason::AlreadyExecuted, "another start has claimed it");
     world.node("n1").probe_runs = true;
     world.recover("n1");
@@ -116,7 +105,7 @@ fn a_fault_that_is_gone_after_a_step_without_a_result_has_not_recovered_by_itsel
 /// The API server does not remove the command, so a node that comes back reads it and takes it for timely.
 #[test]
 fn a_command_that_stands_is_waited_for_until_no_node_takes_it() {
-    let mut world = given(&[restart()]);
+    let mut world = given(&[restart_kubelet()]);
     let command = world.nodes["n1"].command.clone();
     cancel(&mut world);
     let mut waited = 0;
@@ -147,7 +136,7 @@ fn a_job_on_a_ready_node_is_waited_for_only_until_its_pod_has_ended() {
 
 #[test]
 fn a_step_that_was_not_given_to_its_node_keeps_no_slot() {
-    let mut world = World::alone(down(), None, &[restart()]).scheduled();
+    let mut world = World::alone(critical(FaultType::KubeletDown), None, &[restart_kubelet()]).scheduled();
     assert!(attempt(&world).started_at.is_none());
     cancel(&mut world);
     world.live(2, 5);
@@ -157,7 +146,7 @@ fn a_step_that_was_not_given_to_its_node_keeps_no_slot() {
 /// The controller died after the call, or its record was refused. The command in place is the proof.
 #[test]
 fn a_step_whose_start_was_not_recorded_keeps_its_slot_too() {
-    let mut world = World::alone(down(), None, &[restart()]);
+    let mut world = World::alone(critical(FaultType::KubeletDown), None, &[restart_kubelet()]);
     world.disturbed_pass(&Chaos { crash_after: Some(3), ..Chaos::default() });
     assert!(world.nodes["n1"].command.is_some() && attempt(&world).started_at.is_none(), "{:?}", world.did());
     world.node("n1").probe_runs = false;
@@ -170,7 +159,7 @@ fn a_step_whose_start_was_not_recorded_keeps_its_slot_too() {
 
 #[test]
 fn a_ledger_that_was_lost_is_rebuilt_with_that_slot() {
-    let mut world = given(&[restart()]);
+    let mut world = given(&[restart_kubelet()]);
     cancel(&mut world);
     world.live(4, 5);
     world.ledger = None;
@@ -182,7 +171,7 @@ fn a_ledger_that_was_lost_is_rebuilt_with_that_slot() {
 
 #[test]
 fn a_remediation_that_waits_for_its_node_and_for_a_person_does_not_rest() {
-    let mut world = given(&[restart(), asked(restart())]);
+    let mut world = given(&[restart_kubelet(), asked(restart_kubelet())]);
     // It reports, and does not come to the command.
     let may_act = |world: &mut World, is_so: bool| {
         world.node("n1").probe_runs = true;
@@ -193,8 +182,7 @@ fn a_remediation_that_waits_for_its_node_and_for_a_person_does_not_rest() {
     may_act(&mut world, true);
     world.until(secs(60), "waiting for a person", |world| of(world, "n1").unwrap().awaiting().is_some());
     let rests = |world: &World| {
-        let (seen, none) = (world.snapshot(), BTreeMap::new());
-        let slots = Slots::reconcile(seen.ledger.as_ref(), &seen.remediations, &none, 1, seen.now, &world.settings);
+        let slots = Slots::reconcile(&world.snapshot(), &world.settings);
         slots.at_work_for("p", Mode::Enforce, &[FaultType::KubeletDown].into(), None) == 0
     };
     assert!(!rests(&world));
@@ -233,7 +221,7 @@ fn a_reboot_that_awaited_approval_is_not_waited_for_once_its_policy_is_gone() {
 /// Its end is what its steps have made of it, whatever becomes of its policy while it waits.
 #[test]
 fn what_has_only_its_node_to_wait_for_says_so_and_needs_no_policy() {
-    let mut world = given(&[soft_taint(), restart()]);
+    let mut world = given(&[soft_taint(), restart_kubelet()]);
     world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
     world.live(2, 5);
     let activity = world.plan().nodes["n1"].activity.clone();
@@ -247,7 +235,7 @@ fn what_has_only_its_node_to_wait_for_says_so_and_needs_no_policy() {
 /// The executor that has claimed it may have ended without a result.
 #[test]
 fn an_attempt_that_another_start_has_claimed_times_out_and_keeps_its_slot_until_nobody_can_be_at_it() {
-    let mut world = given(&[restart()]);
+    let mut world = given(&[restart_kubelet()]);
     let operation_id = attempt(&world).operation_id.clone();
     world.node("n1").claimed.insert(operation_id, None);
     world.node("n1").probe_runs = true;
@@ -287,7 +275,7 @@ fn who_was_not_asked_is_not_waited_for() {
 /// Nobody knows whether a node that is out of reach executes what it has read.
 #[test]
 fn an_attempt_without_an_answer_keeps_its_slot_after_the_last_step() {
-    let mut world = given(&[restart()]);
+    let mut world = given(&[restart_kubelet()]);
     world.until(secs(600), "over", |world| attempt(world).finished_at.is_some());
     let waited = until_next(&mut world);
     assert!((LONGEST..LONGEST + 30).contains(&waited), "{waited}: {:#?}", of(&world, "n1"));

@@ -11,9 +11,10 @@ use crate::samples::{
     asked, cordon, drain, drain_all_the_same, fault, hand_off, hung, mark_for_reboot, notify, plugin, reboot,
     reboot_drained, secs, silent,
 };
-use crate::world::{Change, Chaos, ClearedBy, World, acts, command, reasons, says};
+use crate::world::{Change, Chaos, ClearedBy, World, acts, reasons, says};
 
-fn sick(steps: &[Step]) -> World {
+/// A node whose runtime answers nothing until it boots anew.
+pub fn sick(steps: &[Step]) -> World {
     World::sick(silent(), ClearedBy::Reboot, steps)
 }
 
@@ -33,14 +34,6 @@ fn commanded(steps: &[Step]) -> World {
     let mut world = sick(steps);
     world.until(secs(100), "given its command", |world| world.did().contains(&"command Reboot"));
     world
-}
-
-#[test]
-fn the_command_is_for_one_boot_and_for_the_nodes_own_agent() {
-    let mut world = sick(&[cordon(), reboot()]).passed(1);
-    let plan = world.pass_after(5);
-    let command = command(&plan).unwrap();
-    assert_eq!((command.action.kind(), command.boot_id.as_deref()), (ActionType::Reboot, Some("boot-0")));
 }
 
 #[test]

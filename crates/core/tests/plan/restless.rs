@@ -192,12 +192,7 @@ fn check_waits(world: &World, plan: &Plan, set: Option<(Timestamp, Duration)>) {
         let step = remediation.current_step();
         let last = step.map_or_else(
             || remediation.last_activity(),
-            |step| {
-                [Some(step.scheduled_at), step.started_at, step.executed_at]
-                    .into_iter()
-                    .flatten()
-                    .fold(step.scheduled_at, Timestamp::max)
-            },
+            |step| step.started_at.into_iter().chain(step.executed_at).fold(step.scheduled_at, Timestamp::max),
         );
         let ahead = set.filter(|(at, _)| last < *at).map_or(Duration::ZERO, |(_, ahead)| ahead);
         let waits = since(world.now, last).saturating_sub(ahead);

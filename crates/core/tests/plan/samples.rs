@@ -27,9 +27,14 @@ pub fn pod(name: &str) -> PodRef {
     PodRef { namespace: "kube-system".into(), name: name.into(), uid: format!("uid-{name}") }
 }
 
+/// A critical fault of this kind.
+pub fn critical(kind: FaultType) -> Fault {
+    Fault { severity: Severity::Critical, ..fault(kind, "it") }
+}
+
 /// A runtime that answers nothing: what merits a reboot.
 pub fn silent() -> Fault {
-    Fault { severity: Severity::Critical, ..fault(FaultType::RuntimeUnreachable, "it") }
+    critical(FaultType::RuntimeUnreachable)
 }
 
 pub fn fault(kind: FaultType, key: &str) -> Fault {
@@ -147,6 +152,11 @@ pub fn restart(daemon: Daemon, with: Restart) -> Step {
         Daemon::Kubelet => Action::RestartKubelet(RestartKubelet(with)),
         Daemon::Runtime => Action::RestartRuntime(RestartRuntime(with)),
     })
+}
+
+/// A restart of the kubelet, only where it is safe.
+pub fn restart_kubelet() -> Step {
+    restart(Daemon::Kubelet, Restart::default())
 }
 
 /// A restart of the runtime, also where it is not safe if the check is skipped.

@@ -12,7 +12,8 @@ use nrh_simulate::account::Account;
 use nrh_simulate::text;
 use proptest::test_runner::TestCaseError;
 
-use crate::world::World;
+use crate::samples::{cont, hung};
+use crate::world::{ClearedBy, World, says};
 
 /// What has been told so far.
 #[derive(Default)]
@@ -86,11 +87,7 @@ fn amount(amount: Amount) -> String {
 
 #[test]
 fn a_broken_rule_is_told_with_what_led_to_it() {
-    use crate::samples::{cont, fault};
-    use nrh_core::fault::FaultType;
-    use nrh_simulate::cleared_by::ClearedBy;
-
-    let mut world = World::sick(fault(FaultType::HungContainer, "x"), ClearedBy::Cont, &[cont()]);
+    let mut world = World::sick(hung("x"), ClearedBy::Cont, &[cont()]);
     let said = Told::or_timeline(&mut world, |world, told| {
         told.happens(Duration::from_secs(5), "the fault is there");
         let plan = world.pass();
@@ -99,6 +96,6 @@ fn a_broken_rule_is_told_with_what_led_to_it() {
     });
     let said = said.unwrap_err().to_string();
     for part in ["something is done", "policy p: ", "the fault is there", "does ReleaseHungProcess"] {
-        assert!(said.contains(part), "no {part:?} in {said}");
+        says(&said, part);
     }
 }

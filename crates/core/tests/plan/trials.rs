@@ -31,12 +31,8 @@ fn what_a_dry_run_would_take_is_recorded_and_resolved_by_the_policy_that_acts() 
     let plan = world.pass();
     assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.blocked);
     let status_view = &plan.nodes["n1"];
-    assert_eq!(
-        (status_view.policy.as_deref(), status_view.self_healing),
-        (Some("p"), SelfHealing::Allowed),
-        "{}",
-        status_view.activity
-    );
+    let found = (status_view.policy.as_deref(), status_view.self_healing);
+    assert_eq!(found, (Some("p"), SelfHealing::Allowed), "{}", status_view.activity);
     world.run(secs(300));
     assert_eq!(world.did(), [JOB_CONT]);
     assert_eq!(recorded(&world), [(Phase::Simulated, "ReleaseHungProcess(SIGKILL)".to_owned())], "once");

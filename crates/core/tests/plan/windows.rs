@@ -9,7 +9,7 @@ use nrh_core::remediation::{Phase, StepState};
 use nrh_core::window::{Window, WindowType};
 
 use crate::samples::{clean_up, cont, cordon, delete_pod, hung, kill, notify, policy, rule, today, tomorrow};
-use crate::world::{Chaos, ClearedBy, JOB_CONT, World, acts, reasons, secs};
+use crate::world::{ClearedBy, JOB_CONT, World, acts, reasons, secs};
 
 /// These worlds begin at one o'clock.
 fn from_two(kind: WindowType, actions: &[ActionType]) -> Window {
@@ -91,8 +91,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
 /// It was reserved, the leader died before the act, and then its window shut.
 #[test]
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).scheduled();
     assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];
     world.pass_after(240);

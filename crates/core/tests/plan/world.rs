@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
-use nrh_core::fault::Fault;
+use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation, Plan};
 use nrh_core::policy::Policy;
 use nrh_core::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
@@ -118,12 +118,7 @@ impl World {
         plan(&snapshot, &self.settings)
     }
 
-    /// Decides and does it, undisturbed.
-    pub fn pass(&mut self) -> Plan {
-        self.disturbed_pass(&Chaos::default())
-    }
-
-    /// The same, after so many seconds.
+    /// Decides and does it, undisturbed, after so many seconds.
     pub fn pass_after(&mut self, seconds: u64) -> Plan {
         self.tick(secs(seconds));
         self.pass()
@@ -286,6 +281,11 @@ impl World {
         self.nodes["n1"].view.unschedulable
     }
 
+    /// The kinds of the faults of n1 that the controller itself finds.
+    pub fn cluster_faults(&self) -> Vec<FaultType> {
+        self.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
+    }
+
     /// How often that was done.
     pub fn times(&self, what: &str) -> usize {
         self.did().iter().filter(|did| **did == what).count()
@@ -353,10 +353,10 @@ pub fn written(plan: &Plan) -> Vec<&Remediation> {
         .collect()
 }
 
-/// The command that a plan gives to the probe of a node.
+/// The command that a plan gives to the probe of a node, or to a Job.
 pub fn command(plan: &Plan) -> Option<&ActionCommand> {
     plan.effects.iter().find_map(|effect| match effect {
-        Effect::Act { operation: Operation::GiveCommand(command), .. } => Some(command),
+        Effect::Act { operation: Operation::GiveCommand(command) | Operation::RunJob(command), .. } => Some(command),
         _ => None,
     })
 }

@@ -41,11 +41,10 @@ pub(super) fn ttl(command: &ActionCommand) -> Duration {
 pub(super) fn in_time(
     command: &ActionCommand,
     within: Duration,
-    wall: Timestamp,
     first_read: &Moment,
     now: &Moment,
 ) -> Result<(), Refusal> {
-    let age = Duration::try_from(wall.duration_since(command.issued_at)).unwrap_or_default();
+    let age = Duration::try_from(Timestamp::now().duration_since(command.issued_at)).unwrap_or_default();
     if age > within.saturating_add(CLOCK_SLACK) {
         return Err(stale(&format!(
             "issued {}s ago by this node's clock, to be started within {}s (and an hour for clocks)",

@@ -67,18 +67,14 @@ fn writes(folder: &Path) -> io::Result<()> {
 /// Tries the permissions on one shim; if no shim is running, they cannot be tested.
 fn processes(prover: &Prover) -> io::Result<Vec<String>> {
     let table = proc::table(prover.root())?;
-    let mut missing = Vec::new();
     // A runtime that is down is a fault to remediate. Other processes that only the node's own table shows prove that
     // this is the node's table.
-    let mut host_seen = false;
+    let mut daemon_seen = false;
     let mut shim = None;
     for process in &table {
         match prover.prove(&table, process) {
-            Ok(Some(Proof::Runtime { .. } | Proof::Kubelet)) => host_seen = true,
-            Ok(Some(Proof::Shim { .. })) if shim.is_none() => {
-                host_seen = true;
-                shim = Some(process.pid);
-            }
+            Ok(Some(Proof::Runtime { .. } | Proof::Kubelet)) => daemon_seen = true,
+            Ok(Some(Proof::Shim { .. })) if shim.is_none() => shim = Some(process.pid),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(vec![format!(
                     "cannot see what process {} ({}) executes: {error}; CAP_SYS_PTRACE is needed",
@@ -88,16 +84,14 @@ fn processes(prover: &Prover) -> io::Result<Vec<String>> {
             _ => {}
         }
     }
-    if !host_seen {
-        missing.push(
+    Ok(match shim {
+        Some(pid) => rights(prover.root(), pid),
+        None if daemon_seen => Vec::new(),
+        None => vec![
             "no process of a container runtime, a shim or a kubelet is in sight: this is not the node's process table (hostPID), or all of them are down"
                 .to_owned(),
-        );
-    }
-    if let Some(pid) = shim {
-        missing.extend(rights(prover.root(), pid));
-    }
-    Ok(missing)
+        ],
+    })
 }
 
 fn rights(root: &Path, pid: i32) -> Vec<String> {

@@ -141,9 +141,10 @@ impl Checker {
     async fn read<T: Send + 'static>(
         &self,
         cannot: &str,
-        read: impl FnOnce() -> io::Result<T> + Send + 'static,
+        read: impl FnOnce(&Prover) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let found = self.reader.run(self.bounds.processes, read).await?;
+        let prover = self.prover.clone();
+        let found = self.reader.run(self.bounds.processes, move || read(&prover)).await?;
         found.map_err(|error| Refusal::cannot_check(format!("{cannot}: {error}")))
     }
 
@@ -208,7 +209,7 @@ impl Checker {
     async fn plugin_still_hung(&self, target: &Target, held: &Arc<PinnedProcess>) -> Result<(), Refusal> {
         self.as_old_as(held, self.thresholds.bound(&network_plugin_hung::AGE)).await?;
         let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
-        let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
+        let read = move |_: &Prover| lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
         if !self.read(&format!("cannot check plugin process {pid}"), read).await? {
             let lock = target.lock.as_deref().unwrap_or_default();
             return Err(recovered(format!("plugin process {pid} does not hold the lock of {lock} any more")));
@@ -276,8 +277,8 @@ impl Checker {
     }
 
     async fn running_kubelet(&self) -> Result<Option<Found>, Refusal> {
-        let mut finder = Finder::new(self.prover.root());
-        let found = self.read("cannot find the kubelet", move || finder.find()).await?;
+        let find = |prover: &Prover| Finder::new(prover.root()).find();
+        let found = self.read("cannot find the kubelet", find).await?;
         if found.is_none() {
             none_answers(self.healthz).await.map_err(Refusal::cannot_check)?;
         }
@@ -294,13 +295,13 @@ impl Checker {
     }
 
     async fn age(&self, held: &Arc<PinnedProcess>) -> Result<Duration, Refusal> {
-        let (prover, process, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
-        self.read(&format!("cannot read the age of process {pid}"), move || process.age(&prover)).await
+        let (process, pid) = (Arc::clone(held), held.process.pid);
+        self.read(&format!("cannot read the age of process {pid}"), move |prover| process.age(prover)).await
     }
 
     async fn state(&self, held: &Arc<PinnedProcess>) -> Result<Option<char>, Refusal> {
         let (process, pid) = (Arc::clone(held), held.process.pid);
-        self.read(&format!("cannot read the state of process {pid}"), move || process.state()).await
+        self.read(&format!("cannot read the state of process {pid}"), move |_| process.state()).await
     }
 
     async fn runtime(&self) -> Result<Cri, Refusal> {

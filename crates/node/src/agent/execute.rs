@@ -46,7 +46,7 @@ macro_rules! executors {
                 return Err(no_preflight(command));
             }
             match &command.action {
-                $(Action::$action(params) => $module::admit(params, command).map(Admitted::$action),)+
+                $(Action::$action(_) => $module::admit(command).map(Admitted::$action),)+
                 other => Err(Refusal::malformed(&format!("no node carries out {}", other.phrase()))),
             }
         }

@@ -39,11 +39,7 @@ impl PinnedProcess {
             Err(rustix::io::Errno::SRCH) => return Err(gone(prover, wanted, target)),
             Err(error) => return Err(Refusal::cannot_check(format!("cannot hold process {}: {error}", wanted.pid))),
         };
-        match Self::prove(prover, wanted, target, pidfd) {
-            Ok(Some(held)) => Ok(held),
-            Ok(None) => Err(gone(prover, wanted, target)),
-            Err(refusal) => Err(refusal),
-        }
+        Self::prove(prover, wanted, target, pidfd)?.ok_or_else(|| gone(prover, wanted, target))
     }
 
     fn prove(prover: &Prover, wanted: &ProcessRef, target: &Target, pidfd: OwnedFd) -> Result<Option<Self>, Refusal> {

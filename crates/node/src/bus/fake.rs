@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::message::{encoded, field, signature, text, texts};
 use super::units::UnitSeen;
 
 const JOB: &str = "/org/freedesktop/systemd1/job/42";
@@ -172,35 +173,24 @@ impl World {
                 let name = self.calls.iter().rev().find_map(|call| call.strip_prefix("at ")).unwrap_or_default();
                 let missing = UnitSeen { load: "not-found".into(), active: "inactive".into(), ..UnitSeen::default() };
                 let seen = self.units.get(name).unwrap_or(&missing);
+                let plain = |value: &str| [&[1, b's', 0, 0][..], &text(value)].concat();
                 let value = match arguments[1].as_str() {
-                    "LoadState" => &seen.load,
-                    "ActiveState" => &seen.active,
-                    "SubState" => &seen.sub,
-                    "UnitFileState" => &seen.file,
-                    "KillMode" => &seen.kill,
-                    "MainPID" => {
-                        let value = [&[1, b'u', 0, 0][..], &seen.main_pid.to_le_bytes()].concat();
-                        return vec![Some(reply(serial, "v", &value))];
-                    }
-                    "Job" => {
-                        let value = [&b"\x04(uo)\0\0\0"[..], &seen.job.to_le_bytes(), &text("/")].concat();
-                        return vec![Some(reply(serial, "v", &value))];
-                    }
-                    "RequiredBy" | "ConsistsOf" => {
-                        return vec![Some(reply(serial, "v", b"\x02as\0\0\0\0\0"))];
-                    }
+                    "LoadState" => plain(&seen.load),
+                    "ActiveState" => plain(&seen.active),
+                    "SubState" => plain(&seen.sub),
+                    "UnitFileState" => plain(&seen.file),
+                    "KillMode" => plain(&seen.kill),
+                    "MainPID" => [[1, b'u', 0, 0], seen.main_pid.to_le_bytes()].concat(),
+                    "Job" => [&b"\x04(uo)\0\0\0"[..], &seen.job.to_le_bytes(), &text("/")].concat(),
+                    "RequiredBy" | "ConsistsOf" => b"\x02as\0\0\0\0\0".to_vec(),
                     "BoundBy" => {
-                        let mut names = Vec::new();
-                        for name in &seen.restarted_with {
-                            names.resize(names.len().next_multiple_of(4), 0);
-                            names.extend(text(name));
-                        }
+                        let names = texts(&seen.restarted_with);
                         let length = u32::try_from(names.len()).unwrap().to_le_bytes();
-                        return vec![Some(reply(serial, "v", &[&b"\x02as\0"[..], &length, &names].concat()))];
+                        [&b"\x02as\0"[..], &length, &names].concat()
                     }
                     other => panic!("nobody asks for {other}"),
                 };
-                vec![Some(reply(serial, "v", &[&[1, b's', 0, 0][..], &text(value)].concat()))]
+                vec![Some(reply(serial, "v", &value))]
             }
             "ResetFailedUnit" if matches!(self.restarts, Restarts::CutAtReset) => vec![None],
             "RestartUnit" => self.restart(serial, &first),
@@ -226,11 +216,7 @@ impl World {
     fn restart(&mut self, serial: u32, unit: &str) -> Vec<Option<Vec<u8>>> {
         let begun = reply(serial, "o", &text(JOB));
         let ended = |job: &str, result: &str| {
-            let mut body = 42_u32.to_le_bytes().to_vec();
-            for one in [job, unit, result] {
-                body.resize(body.len().next_multiple_of(4), 0);
-                body.extend(text(one));
-            }
+            let body = [&42_u32.to_le_bytes()[..], &texts(&[job, unit, result])].concat();
             message(4, &[field(3, b's', "JobRemoved"), signature("uoss")], &body)
         };
         match self.restarts.clone() {
@@ -252,10 +238,7 @@ pub(super) fn locks(locks: &[[&str; 4]]) -> Vec<u8> {
     let mut all = vec![0; 8];
     for lock in locks {
         all.resize(all.len().next_multiple_of(8), 0);
-        for value in lock {
-            all.resize(all.len().next_multiple_of(4), 0);
-            all.extend(text(value));
-        }
+        all.extend(texts(lock));
         all.resize(all.len().next_multiple_of(4), 0);
         all.extend(0_u32.to_le_bytes());
         all.extend(77_u32.to_le_bytes());
@@ -270,26 +253,8 @@ fn refusal(serial: u32, error: &str) -> Vec<u8> {
     message(3, &fields, &text("because of a test"))
 }
 
-pub(super) fn text(value: &str) -> Vec<u8> {
-    let mut bytes = u32::try_from(value.len()).unwrap().to_le_bytes().to_vec();
-    bytes.extend(value.as_bytes());
-    bytes.push(0);
-    bytes
-}
-
-pub(super) fn field(code: u8, kind: u8, value: &str) -> Vec<u8> {
-    [vec![code, 1, kind, 0], text(value)].concat()
-}
-
 pub(super) fn number_field(code: u8, value: u32) -> Vec<u8> {
     [vec![code, 1, b'u', 0], value.to_le_bytes().to_vec()].concat()
-}
-
-pub(super) fn signature(kinds: &str) -> Vec<u8> {
-    let mut bytes = vec![8, 1, b'g', 0, u8::try_from(kinds.len()).unwrap()];
-    bytes.extend(kinds.as_bytes());
-    bytes.push(0);
-    bytes
 }
 
 fn reply(serial: u32, kinds: &str, body: &[u8]) -> Vec<u8> {
@@ -301,17 +266,5 @@ fn reply(serial: u32, kinds: &str, body: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn message(kind: u8, fields: &[Vec<u8>], body: &[u8]) -> Vec<u8> {
-    let mut header = Vec::new();
-    for field in fields {
-        header.resize(header.len().next_multiple_of(8), 0);
-        header.extend(field);
-    }
-    let mut message = vec![b'l', kind, 0, 1];
-    message.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
-    message.extend(7_u32.to_le_bytes());
-    message.extend(u32::try_from(header.len()).unwrap().to_le_bytes());
-    message.extend(header);
-    message.resize(message.len().next_multiple_of(8), 0);
-    message.extend(body);
-    message
+    encoded(kind, 0, 7, fields, body)
 }

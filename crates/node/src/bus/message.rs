@@ -27,33 +27,29 @@ const NO_AUTO_START: u8 = 2;
 
 /// A call with these header fields (path, destination, interface, member), and texts as arguments.
 pub(super) fn call(serial: u32, fields: &[(u8, &str)], arguments: &[&str]) -> Vec<u8> {
-    let mut body = Vec::new();
-    for argument in arguments {
-        body.resize(body.len().next_multiple_of(4), 0);
-        text(&mut body, argument);
-    }
-    call_with(serial, fields, &vec![b's'; arguments.len()], &body)
+    call_with(serial, fields, &"s".repeat(arguments.len()), &texts(arguments))
 }
 
 /// A call whose one argument is a boolean.
 pub(super) fn call_saying(serial: u32, fields: &[(u8, &str)], yes: bool) -> Vec<u8> {
-    call_with(serial, fields, b"b", &u32::from(yes).to_le_bytes())
+    call_with(serial, fields, "b", &u32::from(yes).to_le_bytes())
 }
 
-fn call_with(serial: u32, fields: &[(u8, &str)], signature: &[u8], body: &[u8]) -> Vec<u8> {
+fn call_with(serial: u32, fields: &[(u8, &str)], kinds: &str, body: &[u8]) -> Vec<u8> {
+    let kind_of = |code: u8| if code == 1 { b'o' } else { b's' };
+    let fields = fields.iter().map(|(code, value)| field(*code, kind_of(*code), value));
+    let fields: Vec<_> = fields.chain((!kinds.is_empty()).then(|| signature(kinds))).collect();
+    encoded(METHOD_CALL, NO_AUTO_START, serial, &fields, body)
+}
+
+/// A message of this kind and with these flags.
+pub(super) fn encoded(kind: u8, flags: u8, serial: u32, fields: &[Vec<u8>], body: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
-    for (code, value) in fields {
+    for field in fields {
         header.resize(header.len().next_multiple_of(8), 0);
-        header.extend([*code, 1, if *code == 1 { b'o' } else { b's' }, 0]);
-        text(&mut header, value);
+        header.extend(field);
     }
-    if !signature.is_empty() {
-        header.resize(header.len().next_multiple_of(8), 0);
-        header.extend([8, 1, b'g', 0, u8::try_from(signature.len()).unwrap_or_default()]);
-        header.extend(signature);
-        header.push(0);
-    }
-    let mut message = vec![b'l', METHOD_CALL, NO_AUTO_START, 1];
+    let mut message = vec![b'l', kind, flags, 1];
     message.extend(length(body));
     message.extend(serial.to_le_bytes());
     message.extend(length(&header));
@@ -63,14 +59,33 @@ fn call_with(serial: u32, fields: &[(u8, &str)], signature: &[u8], body: &[u8]) 
     message
 }
 
-fn length(bytes: &[u8]) -> [u8; 4] {
-    u32::try_from(bytes.len()).unwrap_or_default().to_le_bytes()
+/// A header field that is a text.
+pub(super) fn field(code: u8, kind: u8, value: &str) -> Vec<u8> {
+    [&[code, 1, kind, 0][..], &text(value)].concat()
 }
 
-fn text(bytes: &mut Vec<u8>, value: &str) {
-    bytes.extend(length(value.as_bytes()));
-    bytes.extend(value.as_bytes());
-    bytes.push(0);
+/// The header field that names the kinds of the values in the body.
+pub(super) fn signature(kinds: &str) -> Vec<u8> {
+    let length = u8::try_from(kinds.len()).unwrap_or_default();
+    [&[8, 1, b'g', 0, length][..], kinds.as_bytes(), &[0]].concat()
+}
+
+/// These texts one after another, each where D-Bus aligns it.
+pub(super) fn texts(values: &[impl AsRef<str>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for value in values {
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(text(value.as_ref()));
+    }
+    bytes
+}
+
+pub(super) fn text(value: &str) -> Vec<u8> {
+    [&length(value.as_bytes())[..], value.as_bytes(), &[0]].concat()
+}
+
+fn length(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len()).unwrap_or_default().to_le_bytes()
 }
 
 /// The parts of one message that are used.
@@ -97,24 +112,15 @@ pub(crate) enum Value {
 
 impl Value {
     pub(crate) fn text(self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text),
-            Self::Number(_) | Self::List(_) => None,
-        }
+        if let Self::Text(text) = self { Some(text) } else { None }
     }
 
     pub(crate) fn list(self) -> Option<Vec<String>> {
-        match self {
-            Self::List(list) => Some(list),
-            Self::Text(_) | Self::Number(_) => None,
-        }
+        if let Self::List(list) = self { Some(list) } else { None }
     }
 
     pub(crate) const fn number(&self) -> Option<u32> {
-        match self {
-            Self::Number(number) => Some(*number),
-            Self::Text(_) | Self::List(_) => None,
-        }
+        if let Self::Number(number) = self { Some(*number) } else { None }
     }
 }
 

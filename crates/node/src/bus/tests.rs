@@ -9,8 +9,8 @@ use std::time::Instant;
 use rustix::process::Signal;
 use tokio::net::UnixListener;
 
-use super::fake::{field, message, number_field, signature, text};
-use super::message::MAX_MESSAGE;
+use super::fake::{message, number_field};
+use super::message::{MAX_MESSAGE, field, signature, text};
 use super::*;
 use crate::proc::fake::Running;
 use crate::waiting::wait_until;

@@ -19,16 +19,6 @@ use nrh_core::text::bounded;
 
 pub(crate) mod credential;
 
-/// The folder in which a runtime keeps data that lives as long as the boot (sockets, bundles, locks). This is not all of
-/// `/run`: a unit may have that read-only, and its own folder writable.
-const fn run_of(runtime: &str) -> Option<&'static str> {
-    match runtime.as_bytes() {
-        b"containerd" => Some("/run/containerd"),
-        b"dockerd" => Some("/run/docker"),
-        b"crio" => Some("/run/crio"),
-        _ => None,
-    }
-}
 const KUBELET: &str = "/var/lib/kubelet";
 /// Longest list of options of a file system.
 const MAX_OPTIONS: usize = 16 << 10;
@@ -41,7 +31,8 @@ const STOPPED: [&str; 2] = ["emergency_ro", "shutdown"];
 struct Places {
     daemon: Daemon,
     folders: Vec<PathBuf>,
-    /// Its folder below `/run`, where that is at its usual place.
+    /// The folder in which a runtime keeps data that lives as long as the boot (sockets, bundles, locks). This is not all of
+    /// `/run`: a unit may have that read-only, and its own folder writable.
     run: Option<PathBuf>,
     /// The flags of a kubelet; `None` for other daemons, and where they cannot be read.
     args: Option<Vec<String>>,
@@ -164,29 +155,28 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
         settled = found.is_some();
         Some(found.unwrap_or_else(|| PathBuf::from(usual)))
     };
-    let data = match &daemon.owner {
+    let (data, run) = match &daemon.owner {
         Owner::Kubelet => {
             args = handle.args().ok();
             settled = args.is_some();
             let root_dir = args.as_deref().and_then(|args| flag(args, "root-dir")).filter(|path| path.starts_with('/'));
-            Some(root_dir.map_or_else(|| PathBuf::from(KUBELET), PathBuf::from))
+            (Some(root_dir.map_or_else(|| PathBuf::from(KUBELET), PathBuf::from)), None)
         }
         Owner::Runtime(name) => match name.as_str() {
-            "containerd" => or_usual(open("/io.containerd.metadata.v1.bolt/meta.db")?, "/var/lib/containerd"),
-            "dockerd" => or_usual(open("/volumes/metadata.db")?, "/var/lib/docker"),
+            "containerd" => {
+                let data = open("/io.containerd.metadata.v1.bolt/meta.db")?;
+                (or_usual(data, "/var/lib/containerd"), Some("/run/containerd"))
+            }
+            "dockerd" => (or_usual(open("/volumes/metadata.db")?, "/var/lib/docker"), Some("/run/docker")),
             // Packages make the folder above it, wherever the storage is.
-            "crio" => Some("/var/lib/containers/storage/overlay".into()),
+            "crio" => (Some("/var/lib/containers/storage/overlay".into()), Some("/run/crio")),
             // It keeps only a few small files.
-            _ => None,
+            _ => (None, None),
         },
-        Owner::Node | Owner::Pods => None,
-    };
-    let run = match &daemon.owner {
-        Owner::Runtime(name) => run_of(name).map(PathBuf::from),
-        _ => None,
+        Owner::Node | Owner::Pods => (None, None),
     };
     let folders = data.into_iter().collect();
-    Ok(Places { daemon: daemon.clone(), folders, run, args, settled })
+    Ok(Places { daemon: daemon.clone(), folders, run: run.map(PathBuf::from), args, settled })
 }
 
 #[cfg(test)]

@@ -126,12 +126,10 @@ impl Finder {
         let table = Table::read(&self.root, [], Bounds::USUAL)?;
         let (mut kubelets, mut contained) = (Vec::new(), None);
         for process in table.processes {
-            match self.prove(&process) {
-                Ok(Proven::Kubelet) => kubelets.push(process),
-                Ok(Proven::InContainer) => contained = Some(process.pid),
-                Ok(Proven::Other) => {}
-                Err(error) if proc::is_gone(&error) => {}
-                Err(error) => return Err(error),
+            match proc::unless_gone(self.prove(&process))? {
+                Some(Proven::Kubelet) => kubelets.push(process),
+                Some(Proven::InContainer) => contained = Some(process.pid),
+                Some(Proven::Other) | None => {}
             }
         }
         // A child that the kubelet has just started has the same name until it executes its own program.
@@ -160,11 +158,8 @@ impl Finder {
     /// node's process ids may be.
     fn prove(&self, process: &RawProcess) -> io::Result<Proven> {
         let Some(kind) = kind(&process.command).filter(|_| !process.is_dead()) else { return Ok(Proven::Other) };
-        let (place, handle) = (ProcessNamespaces::of_first(&self.root), Handle::open(&self.root, process.pid)?);
-        let stat = handle.stat()?;
-        if stat.start_ticks != process.start_ticks {
-            return Ok(Proven::Other);
-        }
+        let place = ProcessNamespaces::of_first(&self.root);
+        let handle = Handle::of(&self.root, process.pid, process.start_ticks)?;
         let proven = if place.has(&handle)? {
             Proven::Kubelet
         } else if place.has_in_container(&handle)? {
@@ -177,7 +172,7 @@ impl Finder {
             return Ok(Proven::Other);
         }
         let asks_only = |arg: &String| matches!(arg.as_str(), "--version" | "--help" | "-h");
-        let is_at_work = stat.state == 'D' || !handle.args()?.iter().any(asks_only);
+        let is_at_work = handle.stat()?.state == 'D' || !handle.args()?.iter().any(asks_only);
         Ok(if is_at_work { proven } else { Proven::Other })
     }
 

@@ -39,16 +39,12 @@ const RECHECK_BOUND: Duration = Duration::from_mins(3);
 /// The call that a round is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListCall {
-    /// The first list of sandboxes.
+    /// One of the two lists of sandboxes.
     Sandboxes,
     /// The list of containers.
     Containers,
-    /// The second list of sandboxes.
-    SandboxesAgain,
-    /// Direct questions.
+    /// Direct questions, and which containers Docker is removing.
     Rechecks,
-    /// Which containers Docker is removing, and direct questions about them.
-    Removals,
 }
 
 /// State that a round needs from the rounds before it.
@@ -56,8 +52,8 @@ pub enum ListCall {
 pub struct Lists {
     round: u64,
     orphan_checks: Direct<OrphanCheck>,
-    removals: Direct<Option<RemovalState>>,
-    sandboxes: Direct<Option<bool>>,
+    removals: Direct<RemovalState>,
+    sandboxes: Direct<bool>,
     /// Sandboxes that did not exist when asked for last.
     ghosts: BTreeSet<String>,
     /// Containers that are created or of an unknown state, with the moment at which they were first listed so.
@@ -93,7 +89,7 @@ impl Lists {
         at(ListCall::Containers);
         let containers_sent = Instant::now();
         let Listed { items: containers, bytes: bytes_of_containers } = lists.containers(bound).await?;
-        at(ListCall::SandboxesAgain);
+        at(ListCall::Sandboxes);
         let sandboxes_again = lists.sandbox_ids(bound).await?;
         let known: BTreeSet<&str> =
             sandboxes.iter().map(|seen| seen.id.as_str()).chain(sandboxes_again.iter().map(String::as_str)).collect();
@@ -109,7 +105,7 @@ impl Lists {
         let removals = match &asked.docker {
             None => None,
             Some(docker) => {
-                at(ListCall::Removals);
+                at(ListCall::Rechecks);
                 self.removing(docker).await
             }
         };
@@ -169,7 +165,7 @@ impl Lists {
         let call = |id: &str| how_it_stands(docker.clone(), id.to_owned());
         let mut state = self.removals.ask(wanted, MAX_RECHECKS, self.round, call).await;
         let with = |container: ContainerSeen| {
-            let state = state.remove(&container.id).flatten().flatten();
+            let state = state.remove(&container.id).flatten();
             RemovalSeen { container, state }
         };
         Some(found.into_iter().map(with).collect())
@@ -184,7 +180,6 @@ impl Lists {
         let wanted = not_ready.into_iter().map(|id| (!self.ghosts.contains(id), id)).collect();
         let call = |id: &str| is_there(status.clone(), id.to_owned());
         let answers = self.sandboxes.ask(wanted, most, self.round, call).await;
-        let answers: BTreeMap<_, _> = answers.into_iter().map(|(id, state)| (id, state.flatten())).collect();
         for (id, state) in &answers {
             match state {
                 Some(false) => self.ghosts.insert(id.clone()),
@@ -201,10 +196,10 @@ impl Lists {
     }
 }
 
-/// Direct questions, at most one out for each container.
+/// Direct questions, at most one out for each container. `None` is an answer that is no evidence.
 #[derive(Debug)]
 struct Direct<T> {
-    out: BTreeMap<String, JoinHandle<T>>,
+    out: BTreeMap<String, JoinHandle<Option<T>>>,
     /// Round in which each container was asked for last.
     asked: BTreeMap<String, u64>,
 }
@@ -225,7 +220,7 @@ impl<T> Drop for Direct<T> {
 
 impl<T: Send + 'static> Direct<T> {
     /// Asks for `most` of these objects: by rank, and within a rank first for those that waited longest. Returns each object of
-    /// this round with its answer, if one came in time.
+    /// this round with its answer, if one that is evidence came in time.
     async fn ask<F>(
         &mut self,
         mut wanted: Vec<(bool, &str)>,
@@ -234,7 +229,7 @@ impl<T: Send + 'static> Direct<T> {
         call: impl Fn(&str) -> F,
     ) -> BTreeMap<String, Option<T>>
     where
-        F: Future<Output = T> + Send + 'static,
+        F: Future<Output = Option<T>> + Send + 'static,
     {
         let names: BTreeSet<&str> = wanted.iter().map(|(_, id)| *id).collect();
         self.asked.retain(|id, _| names.contains(id.as_str()));
@@ -255,7 +250,7 @@ impl<T: Send + 'static> Direct<T> {
             if let Some(call) = self.out.get_mut(id)
                 && let Ok(Ok(state)) = deadline.wait(call).await
             {
-                *answer = Some(state);
+                *answer = state;
             }
         }
         self.out.retain(|_, call| !call.is_finished());
@@ -277,28 +272,26 @@ async fn how_it_stands(docker: Docker, id: String) -> Option<RemovalState> {
     }
 }
 
-/// Asks for one sandbox. Only "no such object" is evidence; silence is not.
+/// Asks for one sandbox.
 async fn is_there(status: Client, id: String) -> Option<bool> {
-    match status.has_sandbox(&id, RECHECK_BOUND).await {
+    exists(&status.has_sandbox(&id, RECHECK_BOUND).await)
+}
+
+/// Asks for one container and then for its sandbox.
+async fn recheck(status: Client, container: String, sandbox: String) -> Option<OrphanCheck> {
+    if sandbox.is_empty() {
+        return None;
+    }
+    let is_orphan = exists(&status.has_container(&container, RECHECK_BOUND).await)?
+        && !exists(&status.has_sandbox(&sandbox, RECHECK_BOUND).await)?;
+    Some(if is_orphan { OrphanCheck::Confirmed } else { OrphanCheck::Refuted })
+}
+
+/// Whether an object exists. Only "no such object" is evidence that it does not; silence is not.
+fn exists(answer: &Result<(), CriError>) -> Option<bool> {
+    match answer {
         Ok(()) => Some(true),
         Err(CriError::NotFound) => Some(false),
         Err(_) => None,
-    }
-}
-
-/// Asks for one container and then for its sandbox. Only "no such object" is evidence; silence is not.
-async fn recheck(status: Client, container: String, sandbox: String) -> OrphanCheck {
-    if sandbox.is_empty() {
-        return OrphanCheck::NoAnswer;
-    }
-    match status.has_container(&container, RECHECK_BOUND).await {
-        Err(CriError::NotFound) => return OrphanCheck::Refuted,
-        Err(_) => return OrphanCheck::NoAnswer,
-        Ok(()) => {}
-    }
-    match status.has_sandbox(&sandbox, RECHECK_BOUND).await {
-        Ok(()) => OrphanCheck::Refuted,
-        Err(CriError::NotFound) => OrphanCheck::Confirmed,
-        Err(_) => OrphanCheck::NoAnswer,
     }
 }

@@ -69,7 +69,6 @@ pub struct Processes {
     waits: Waits,
     /// Processes that make no progress.
     stills: Waits,
-    round: u64,
     bounds: Bounds,
     most: usize,
 }
@@ -91,7 +90,6 @@ impl Processes {
             foreign: BTreeMap::new(),
             waits: Waits::default(),
             stills: Waits::default(),
-            round: 0,
             bounds: Bounds::USUAL,
             most: MAX_SEEN,
         }
@@ -150,8 +148,8 @@ impl Processes {
         });
         let left_out =
             LeftOut { locks: self.lock_facts(&mut processes), processes: lack.or(dropped), inits: more.or(beyond) };
-        self.round = self.round.saturating_add(1);
-        Ok(ProcessTable { processes, unproven, inits, left_out, round: self.round })
+        // The collector counts the rounds: another thread may have made the one before.
+        Ok(ProcessTable { processes, unproven, inits, left_out, round: 0 })
     }
 
     /// Keeps as many as there is room for: daemons, then unresponsive processes, then the oldest. Returns a text on what it has

@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use containerd_client::types::v1::Status;
+
 use crate::cri::CriError;
-use crate::cri::tasks::{TaskState, Tasks};
+use crate::cri::tasks::Tasks;
 use crate::deadline::timed;
 use crate::docker::Docker;
 use crate::proc::{self, Handle};
@@ -27,12 +29,12 @@ const SHIM: Duration = Duration::from_secs(3);
 pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
     let (answer, took) = timed(WAITED, tasks.get(id, bound)).await;
     match answer {
-        Ok(TaskState::Known) => Ok(TaskAnswer::Answered),
-        Ok(TaskState::Ended) => Ok(TaskAnswer::Ended),
-        Ok(TaskState::Unknown) if took >= WAITED => Ok(TaskAnswer::NoAnswer),
-        Ok(TaskState::Unknown) => {
+        Ok(Status::Unknown) if took >= WAITED => Ok(TaskAnswer::NoAnswer),
+        Ok(Status::Unknown) => {
             Err(CriError::Other("containerd at once called the state of the task unknown".to_owned()))
         }
+        Ok(Status::Stopped) => Ok(TaskAnswer::Ended),
+        Ok(_) => Ok(TaskAnswer::Answered),
         Err(CriError::DeadlineInside) => Ok(TaskAnswer::NoAnswer),
         Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
         Err(error) => Err(error),

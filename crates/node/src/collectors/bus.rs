@@ -32,7 +32,7 @@ struct BusChecker {
 impl Checker for BusChecker {
     type Value = BusSeen;
 
-    async fn check(&mut self) -> Result<BusSeen, Failure> {
+    async fn check(&mut self, _: &Shared) -> Result<BusSeen, Failure> {
         let Some(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
         match ping(&socket, LIMIT).await {
             Ok(seen) => Ok(seen),

@@ -11,7 +11,6 @@ use super::pace::{Checker, Pace, drive};
 use super::slot::Failure;
 use super::worker::Worker;
 use super::{Shared, lock};
-use crate::collect::HostPaths;
 use crate::collect::disks::Disks;
 use crate::collect::host::{Daemon, Host, Who};
 use nrh_core::observation::{Owner, ProcessRole};
@@ -23,26 +22,26 @@ const SYS: &str = "/sys";
 const FIRST: Duration = Duration::from_secs(5);
 const FIRST_STEP: Duration = Duration::from_millis(100);
 
-pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
+pub(super) async fn host(shared: Arc<Shared>, pace: Pace) {
     let for_worker = Arc::clone(&shared);
     let worker = Worker::new("nrh-host", move || {
-        let (mut scanner, shared) = (Host::new(&paths.proc), Arc::clone(&for_worker));
+        let (mut scanner, shared) = (Host::new(&for_worker.proc), Arc::clone(&for_worker));
         move || {
             let failed = |error: std::io::Error| Failure::Failed(bounded(&error.to_string(), 300));
             let listed = lock(&shared.lists).value().map(|round| round.ids().map(str::to_owned).collect());
             scanner.check(&Who { listed, ..who(&shared) }).map_err(failed)
         }
     });
-    drive(&shared, "host", &shared.host, DaemonChecker { shared: Arc::clone(&shared), worker }, pace).await;
+    drive(&shared, "host", &shared.host, DaemonChecker { worker }, pace).await;
 }
 
-pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
+pub(super) async fn disks(shared: Arc<Shared>, pace: Pace) {
     let for_worker = Arc::clone(&shared);
     let worker = Worker::new("nrh-disks", move || {
-        let (mut scanner, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
+        let (mut scanner, shared) = (Disks::new(&for_worker.proc, Path::new(SYS)), Arc::clone(&for_worker));
         move || Ok(scanner.check(&who(&shared)))
     });
-    drive(&shared, "disks", &shared.disks, DaemonChecker { shared: Arc::clone(&shared), worker }, pace).await;
+    drive(&shared, "disks", &shared.disks, DaemonChecker { worker }, pace).await;
 }
 
 /// The daemons as the other collectors last saw them. A pid is only a hint: the reader verifies the start time.
@@ -89,15 +88,14 @@ pub(super) async fn others_have_checked(shared: &Shared) {
 
 /// Checks the daemons that the other collectors have found.
 struct DaemonChecker<T> {
-    shared: Arc<Shared>,
     worker: Worker<T>,
 }
 
 impl<T: Send + 'static> Checker for DaemonChecker<T> {
     type Value = T;
 
-    async fn check(&mut self) -> Result<T, Failure> {
-        others_have_checked(&self.shared).await;
+    async fn check(&mut self, shared: &Shared) -> Result<T, Failure> {
+        others_have_checked(shared).await;
         self.worker.ask().await
     }
 }

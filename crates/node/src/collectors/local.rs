@@ -26,13 +26,12 @@ use nrh_core::observation::{
 };
 use nrh_core::text::bounded;
 
-pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
-    // The memory of proofs and the number of the round outlive a thread.
-    let scanner = Arc::new(Mutex::new(Processes::new(&host.proc)));
+pub(super) async fn processes(shared: Arc<Shared>, pace: Pace) {
+    // The memory of proofs outlives a thread.
+    let scanner = Arc::new(Mutex::new(Processes::new(&shared.proc)));
     let for_worker = Arc::clone(&shared);
     let worker = Worker::new("nrh-processes", move || {
         let (scanner, shared) = (Arc::clone(&scanner), Arc::clone(&for_worker));
-        let root = host.proc.clone();
         move || {
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
             let endpoint = lock(&shared.endpoint).clone();
@@ -41,7 +40,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
             let table = match scanner.try_lock() {
                 Ok(mut scanner) => scanner.check(with_docker, endpoint),
                 // The previous thread hangs inside its reading: start without its memory.
-                Err(_) => Processes::new(&root).check(with_docker, endpoint),
+                Err(_) => Processes::new(&shared.proc).check(with_docker, endpoint),
             };
             Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
         }
@@ -51,7 +50,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
-    let (pace, healthz, proc) = (settings.paces.kubelet, settings.host.healthz, settings.host.proc.clone());
+    let (pace, healthz) = (settings.paces.kubelet, settings.host.healthz);
     let for_worker = Arc::clone(&shared);
     let worker = Worker::new("nrh-kubelet", move || {
         let mut finder = Finder::new(&settings.host.proc);
@@ -63,8 +62,7 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
             Ok(Local { docker, ..check(&mut finder, &flags, known.as_ref(), &host) })
         }
     });
-    let checker =
-        KubeletChecker { shared: Arc::clone(&shared), worker, healthz, proc, reader: Reader::default(), round: 0 };
+    let checker = KubeletChecker { worker, healthz, reader: Reader::default(), round: 0 };
     drive(&shared, "kubelet", &shared.kubelet, checker, pace).await;
 }
 
@@ -120,7 +118,7 @@ impl Checker for ProcessChecker {
         self.settled
     }
 
-    async fn check(&mut self) -> Result<ProcessTable, Failure> {
+    async fn check(&mut self, _: &Shared) -> Result<ProcessTable, Failure> {
         // A check that fails is repeated at the normal interval.
         self.cost = Duration::ZERO;
         let (table, cost) = self.worker.ask().await?;
@@ -157,10 +155,8 @@ fn check(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Ho
 }
 
 struct KubeletChecker {
-    shared: Arc<Shared>,
     worker: Worker<Local>,
     healthz: SocketAddr,
-    proc: PathBuf,
     reader: Reader,
     round: u64,
 }
@@ -174,27 +170,27 @@ impl Checker for KubeletChecker {
         seen.process.is_none_or(is_young) || seen.healthz != Some(true)
     }
 
-    async fn check(&mut self) -> Result<KubeletSeen, Failure> {
+    async fn check(&mut self, shared: &Shared) -> Result<KubeletSeen, Failure> {
         let local = self.worker.ask().await?;
-        *lock(&self.shared.socket_exists) = local.socket_exists;
-        self.learn(local.endpoint);
-        self.learn_docker(local.docker);
+        *lock(&shared.socket_exists) = local.socket_exists;
+        learn(shared, local.endpoint);
+        learn_docker(shared, local.docker);
         let found = local.kubelet?;
         self.round = self.round.saturating_add(1);
-        let version = lock(&self.shared.kubelet_version).clone();
+        let version = lock(&shared.kubelet_version).clone();
         let mut seen = KubeletSeen { round: self.round, version, ..KubeletSeen::default() };
         let Some(found) = found else {
-            *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
+            *lock(&shared.served) = Err("no kubelet runs".to_owned());
             none_answers(self.healthz).await.map_err(Failure::Failed)?;
             return Ok(seen);
         };
         let pod_groups = found.settings.as_ref().map(|settings| settings.pod_groups.clone());
-        *lock(&self.shared.pod_groups) = pod_groups.unwrap_or_default();
+        *lock(&shared.pod_groups) = pod_groups.unwrap_or_default();
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
-        let health = health(&found, &self.proc, &self.reader).await;
+        let health = health(&found, &shared.proc, &self.reader).await;
         seen.healthz = health.as_ref().ok().map(Result::is_ok);
         seen.note = health.and_then(|answer| answer).err();
-        *lock(&self.shared.served) = served(&found, &seen);
+        *lock(&shared.served) = served(&found, &seen);
         // The call may have taken long since then, and the age is compared with the end of this check.
         seen.process = Some((found.pid, found.start_ticks, found.age + local.at.elapsed()));
         Ok(seen)
@@ -214,31 +210,29 @@ fn served(found: &Found, seen: &KubeletSeen) -> Result<RunningServer, String> {
     Ok(RunningServer { pid: found.pid, start_ticks: found.start_ticks, server })
 }
 
-impl KubeletChecker {
-    /// Takes over a found socket. A known socket stays known while no other one is named: when the kubelet is gone, the
-    /// runtime's socket is still known, and a guess is no better than the socket that an earlier probe used.
-    fn learn(&self, found: Option<Endpoint>) {
-        let Some(found) = found else { return };
-        let mut known = lock(&self.shared.endpoint);
-        if known.as_ref().is_some_and(|known| !found.replaces(known)) {
-            return;
-        }
-        tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, api = ?found.api, "runtime socket");
-        *known = Some(found);
-        drop(known);
-        // The collectors that were unavailable until now should not wait for their next turn.
-        self.shared.refresh();
+/// Takes over a found socket. A known socket stays known while no other one is named: when the kubelet is gone, the
+/// runtime's socket is still known, and a guess is no better than the socket that an earlier probe used.
+fn learn(shared: &Shared, found: Option<Endpoint>) {
+    let Some(found) = found else { return };
+    let mut known = lock(&shared.endpoint);
+    if known.as_ref().is_some_and(|known| !found.replaces(known)) {
+        return;
     }
+    tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, api = ?found.api, "runtime socket");
+    *known = Some(found);
+    drop(known);
+    // The collectors that were unavailable until now should not wait for their next turn.
+    shared.refresh();
+}
 
-    fn learn_docker(&self, found: Option<PathBuf>) {
-        let Some(found) = found else { return };
-        if lock(&self.shared.docker).as_ref() == Some(&found) {
-            return;
-        }
-        tracing::info!(socket = %found.display(), "Docker's socket");
-        *lock(&self.shared.docker) = Some(found);
-        self.shared.tasks_changed.notify_one();
-        // The collectors that were unavailable until now should not wait for their next turn.
-        self.shared.refresh();
+fn learn_docker(shared: &Shared, found: Option<PathBuf>) {
+    let Some(found) = found else { return };
+    if lock(&shared.docker).as_ref() == Some(&found) {
+        return;
     }
+    tracing::info!(socket = %found.display(), "Docker's socket");
+    *lock(&shared.docker) = Some(found);
+    shared.tasks_changed.notify_one();
+    // The collectors that were unavailable until now should not wait for their next turn.
+    shared.refresh();
 }

@@ -124,16 +124,15 @@ fn affordable(rest: Duration, cost: Duration) -> Duration {
 
 /// The wait after this many dropped calls in a row.
 pub(super) fn back_off(abandoned: u32) -> Option<Duration> {
-    let last = BACK_OFF.last().copied();
-    let at = usize::try_from(abandoned.checked_sub(1)?).unwrap_or(usize::MAX);
-    BACK_OFF.get(at).copied().or(last)
+    let steps = usize::try_from(abandoned).unwrap_or(usize::MAX);
+    BACK_OFF.into_iter().take(steps).next_back()
 }
 
 /// How one collector checks.
 pub(super) trait Checker {
     type Value: Send;
     /// Checks once. It ends with its calls or not at all: the loop bounds it.
-    fn check(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
+    fn check(&mut self, shared: &Shared) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
     /// Processor time of the last check, where it may be long.
     fn cost(&self) -> Duration {
         Duration::ZERO
@@ -210,7 +209,7 @@ async fn watched<L: Checker>(
     checker: &mut L,
     bound: Duration,
 ) -> Result<L::Value, Failure> {
-    let mut check = pin!(checker.check());
+    let mut check = pin!(checker.check(shared));
     let mut notified = None;
     loop {
         let (sent, wake) = {
@@ -298,7 +297,7 @@ mod tests {
             seen.network.is_some()
         }
 
-        async fn check(&mut self) -> Result<StatusSeen, Failure> {
+        async fn check(&mut self, _: &Shared) -> Result<StatusSeen, Failure> {
             match self.0.pop_front() {
                 Some(seen) => seen,
                 None => std::future::pending().await,

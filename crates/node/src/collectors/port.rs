@@ -22,22 +22,21 @@ const CALM: Duration = Duration::from_secs(30);
 /// Relists of the kubelet that take this long may soon count as slow; ordinary ones take well under a second.
 const SLOW: Duration = Duration::from_secs(10);
 
-pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathBuf>, pace: Pace) {
+pub(super) async fn port(shared: Arc<Shared>, token: Option<PathBuf>, pace: Pace) {
     let for_worker = Arc::clone(&shared);
     // Certificates are on the node's disks, and a read from those may hang.
     let worker = Worker::new("nrh-port", move || {
-        let (shared, proc, token) = (Arc::clone(&for_worker), proc.clone(), token.clone());
+        let (shared, token) = (Arc::clone(&for_worker), token.clone());
         move || {
             let served = lock(&shared.served).clone();
-            Ok(served.and_then(|served| door(&proc, &served, token.as_deref())))
+            Ok(served.and_then(|served| door(&shared.proc, &served, token.as_deref())))
         }
     });
-    let checker = PortChecker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
+    let checker = PortChecker { worker, port: Port::default(), calm: Calm::default() };
     drive(&shared, "port", &shared.port, checker, pace).await;
 }
 
 struct PortChecker {
-    shared: Arc<Shared>,
     worker: Worker<Result<KubeletEndpoint, String>>,
     port: Port,
     calm: Calm,
@@ -46,8 +45,8 @@ struct PortChecker {
 impl Checker for PortChecker {
     type Value = PortSeen;
 
-    async fn check(&mut self) -> Result<PortSeen, Failure> {
-        others_have_checked(&self.shared).await;
+    async fn check(&mut self, shared: &Shared) -> Result<PortSeen, Failure> {
+        others_have_checked(shared).await;
         match self.worker.ask().await? {
             Ok(door) => {
                 let seen = self.port.check(&door).await;

@@ -17,18 +17,17 @@ use crate::runtime::{Client, TaskEndpoint};
 use nrh_core::observation::{ContainerState, ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
-    let checker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
+    let checker = Version { bound: pace.bound, answered: None };
     drive(&shared, "runtime", &shared.version, checker, pace).await;
 }
 
 pub(super) async fn lists(shared: Arc<Shared>, pace: Pace) {
-    let checker =
-        ListChecker { shared: Arc::clone(&shared), bound: pace.bound, connected: None, lists: Lists::default() };
+    let checker = ListChecker { bound: pace.bound, connected: None, lists: Lists::default() };
     drive(&shared, "lists", &shared.lists, checker, pace).await;
 }
 
 pub(super) async fn status(shared: Arc<Shared>, pace: Pace) {
-    let checker = StatusChecker { shared: Arc::clone(&shared), bound: pace.bound };
+    let checker = StatusChecker { bound: pace.bound };
     drive(&shared, "status", &shared.status, checker, pace).await;
 }
 
@@ -64,7 +63,6 @@ pub(super) fn place(shared: &Shared) -> Result<TaskEndpoint, Failure> {
 }
 
 struct Version {
-    shared: Arc<Shared>,
     bound: Duration,
     /// The socket at which a runtime has answered this process before.
     answered: Option<PathBuf>,
@@ -73,7 +71,7 @@ struct Version {
 impl Version {
     /// What a failed connection or call means. A problem of this process is not the runtime's fault. A missing socket is
     /// evidence only where it has answered before, or where the kubelet does not have it either (the node, where no kubelet runs).
-    fn judge(&self, endpoint: &Endpoint, error: CriError) -> Failure {
+    fn judge(&self, shared: &Shared, endpoint: &Endpoint, error: CriError) -> Failure {
         let socket = endpoint.socket.as_path();
         if self.answered.as_deref() == Some(socket) {
             return unconnected(error);
@@ -83,7 +81,7 @@ impl Version {
             CriError::Unreachable(reason) | CriError::Missing(reason) | CriError::Unimplemented(reason) if is_guess => {
                 Failure::Unavailable(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
             }
-            CriError::Missing(reason) => match lock(&self.shared.socket_exists).as_ref() {
+            CriError::Missing(reason) => match lock(&shared.socket_exists).as_ref() {
                 // A person names a path as this process sees it. The kubelet's view proves nothing about that path.
                 Some((path, false)) if path == socket && endpoint.named_by == NamedBy::Kubelet => {
                     Failure::Failed(reason)
@@ -105,13 +103,13 @@ impl Checker for Version {
         shared.update_task_targets();
     }
 
-    async fn check(&mut self) -> Result<RuntimeSeen, Failure> {
-        let endpoint = endpoint(&self.shared)?;
-        let client = Client::connect(&endpoint).await.map_err(|error| self.judge(&endpoint, error))?;
+    async fn check(&mut self, shared: &Shared) -> Result<RuntimeSeen, Failure> {
+        let endpoint = endpoint(shared)?;
+        let client = Client::connect(&endpoint).await.map_err(|error| self.judge(shared, &endpoint, error))?;
         let seen = client.version(self.bound).await.map_err(|error| match error {
             // The call itself timed out: only the long bound drops it.
             error @ CriError::Deadline(_) => error.into(),
-            error => self.judge(&endpoint, error),
+            error => self.judge(shared, &endpoint, error),
         })?;
         self.answered = Some(endpoint.socket);
         Ok(seen)
@@ -127,7 +125,6 @@ pub(super) fn unconnected(error: CriError) -> Failure {
 }
 
 struct ListChecker {
-    shared: Arc<Shared>,
     bound: Duration,
     /// The socket, and two connections to it: one for lists, one for direct questions.
     connected: Option<(Endpoint, Client, Client)>,
@@ -146,8 +143,8 @@ impl Checker for ListChecker {
         check_for_conmons(shared);
     }
 
-    async fn check(&mut self) -> Result<ListRound, Failure> {
-        let endpoint = endpoint(&self.shared)?;
+    async fn check(&mut self, shared: &Shared) -> Result<ListRound, Failure> {
+        let endpoint = endpoint(shared)?;
         let kept = self.connected.take().filter(|(to, ..)| *to == endpoint);
         let (to, lists, status) = if let Some(kept) = kept {
             kept
@@ -156,16 +153,15 @@ impl Checker for ListChecker {
             let status = Client::connect(&endpoint).await.map_err(unconnected)?;
             (endpoint, lists, status)
         };
-        let docker = docker_socket(&self.shared).map(|socket| Docker::at(&socket));
+        let docker = docker_socket(shared).map(|socket| Docker::at(&socket));
         let asked = Asked { lists, status, docker };
-        let shared = Arc::clone(&self.shared);
-        let at = move |call: ListCall| {
+        let at = |call: ListCall| {
             *lock(&shared.list_call) = call;
             lock(&shared.lists).sent(tokio::time::Instant::now());
         };
         let result = self.lists.round(&asked, self.bound, at).await;
-        *lock(&self.shared.rechecks_out) = self.lists.call_counts();
-        *lock(&self.shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
+        *lock(&shared.rechecks_out) = self.lists.call_counts();
+        *lock(&shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
         if let Ok(round) = &result
             && to.api == Api::Docker
             && round.sandboxes.is_empty()
@@ -184,15 +180,14 @@ impl Checker for ListChecker {
 
 /// It uses a new connection each time: the call may wait for a network plugin, and no other call waits behind it.
 struct StatusChecker {
-    shared: Arc<Shared>,
     bound: Duration,
 }
 
 impl Checker for StatusChecker {
     type Value = StatusSeen;
 
-    async fn check(&mut self) -> Result<StatusSeen, Failure> {
-        let client = Client::connect(&endpoint(&self.shared)?).await.map_err(unconnected)?;
+    async fn check(&mut self, shared: &Shared) -> Result<StatusSeen, Failure> {
+        let client = Client::connect(&endpoint(shared)?).await.map_err(unconnected)?;
         Ok(client.status(self.bound).await?)
     }
 }
@@ -202,13 +197,11 @@ fn check_for_conmons(shared: &Shared) {
     if *lock(&shared.kind) != RuntimeKind::CriO {
         return;
     }
-    let mut running: BTreeSet<String> = match lock(&shared.lists).value() {
-        Some(round) => {
-            let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running);
-            running.map(|seen| seen.id.clone()).collect()
-        }
-        None => return,
+    let running = |round: &ListRound| {
+        let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running);
+        running.map(|seen| seen.id.clone()).collect()
     };
+    let mut running: BTreeSet<String> = lock(&shared.lists).value().map(running).unwrap_or_default();
     if let Some(table) = lock(&shared.processes).value() {
         for (id, _) in table.processes.iter().filter_map(|process| process.role.serves()) {
             running.remove(id);
@@ -220,19 +213,17 @@ fn check_for_conmons(shared: &Shared) {
 }
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::collectors::CollectorSettings;
 
     const SOCKET: &str = "/run/x.sock";
 
     fn judged(named_by: NamedBy, answered: bool, socket_exists: Option<bool>, error: &CriError) -> Failure {
-        let shared = Arc::new(Shared::new(&CollectorSettings::default()));
+        let shared = Shared::new(&CollectorSettings::default());
         *lock(&shared.socket_exists) = socket_exists.map(|there| (PathBuf::from(SOCKET), there));
         let answered = answered.then(|| PathBuf::from(SOCKET));
-        let version = Version { shared, bound: Duration::from_secs(1), answered };
-        version.judge(&Endpoint::cri(Path::new(SOCKET).to_owned(), named_by), error.clone())
+        let version = Version { bound: Duration::from_secs(1), answered };
+        version.judge(&shared, &Endpoint::cri(PathBuf::from(SOCKET), named_by), error.clone())
     }
 
     /// Reported in kubereboot/kured #976, kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
@@ -278,10 +269,10 @@ mod tests {
             );
         }
         // What the kubelet sees at another path proves nothing about this socket.
-        let shared = Arc::new(Shared::new(&CollectorSettings::default()));
+        let shared = Shared::new(&CollectorSettings::default());
         *lock(&shared.socket_exists) = Some((PathBuf::from("/run/other.sock"), false));
-        let version = Version { shared, bound: Duration::from_secs(1), answered: None };
-        let failure = version.judge(&Endpoint::cri(PathBuf::from(SOCKET), Kubelet), missing);
+        let version = Version { bound: Duration::from_secs(1), answered: None };
+        let failure = version.judge(&shared, &Endpoint::cri(PathBuf::from(SOCKET), Kubelet), missing);
         assert!(matches!(failure, Failure::Unavailable(_)), "{failure:?}");
     }
 }

@@ -17,18 +17,17 @@ use tokio::time::Instant;
 use super::pace::{Pace, Paces};
 use super::slot::Failure;
 use nrh_core::observation::{
-    ListRound, ProcessRole, ProcessSeen, ProcessTable, Reading, RuntimeKind, TaskAnswer, is_unresponsive_state,
+    ContainerState, ListRound, ProcessRole, ProcessSeen, ProcessTable, Reading, RuntimeKind, TaskAnswer,
+    is_unresponsive_state,
 };
 use nrh_core::text::is_full_id;
 use nrh_core::thresholds::task_interval;
 
 mod entry;
 mod questions;
-mod wanted;
 
 use entry::Entry;
 pub(super) use questions::run;
-use wanted::wanted;
 
 /// Maximum number of questions out that are not past their deadline.
 const MAX_FRESH: usize = 4;
@@ -169,12 +168,8 @@ impl Table {
     /// Takes over what the process table shows of shims. Returns whether the set of stopped ones changed.
     pub(super) fn note(&mut self, table: &ProcessTable) -> bool {
         self.left_over = table.processes.iter().filter_map(left_over_shim).collect();
-        self.stopped(table.processes.iter().filter_map(stopped_shim).collect())
-    }
-
-    /// Sets the ids whose shim is stopped. Returns whether they changed.
-    fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
-        std::mem::replace(&mut self.stopped, ids) != self.stopped
+        let stopped = table.processes.iter().filter_map(stopped_shim).collect();
+        std::mem::replace(&mut self.stopped, stopped) != self.stopped
     }
 
     /// Takes over what the runtime lists. Returns whether anything changed.
@@ -328,6 +323,30 @@ impl Table {
 
     fn next_count(&self) -> Option<Instant> {
         self.entries.values().filter_map(|entry| entry.slot.next_count()).min()
+    }
+}
+
+/// The tasks to ask about, with their sandbox: those of running containers, and of ready sandboxes in which nothing runs (their
+/// shim is the same process, so one question is enough). With Docker, each object is asked about alone, also a container that
+/// is created: its start may have failed. With CRI-O, each container is: CRI-O has another question for sandboxes.
+fn wanted(round: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, &str> {
+    let in_state =
+        |state: ContainerState| round.containers.iter().filter(move |seen| seen.state == state && seen.pod.is_some());
+    let running = in_state(ContainerState::Running);
+    let ready = round.sandboxes.iter().filter(|seen| seen.ready).map(|seen| seen.id.as_str());
+    match kind {
+        RuntimeKind::CriO => running.map(|seen| (seen.id.as_str(), seen.id.as_str())).collect(),
+        RuntimeKind::Docker => {
+            let containers = running.chain(in_state(ContainerState::Created)).map(|seen| seen.id.as_str());
+            containers.chain(ready).map(|id| (id, id)).collect()
+        }
+        _ => {
+            let mut wanted: BTreeMap<&str, &str> =
+                running.map(|seen| (seen.id.as_str(), seen.sandbox_id.as_str())).collect();
+            let busy: BTreeSet<&str> = wanted.values().copied().collect();
+            wanted.extend(ready.filter(|id| !busy.contains(id)).map(|id| (id, id)));
+            wanted
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It does not use tokio's blocking pool: that pool grows with each check that hangs, and tokio waits for it at the end.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use tokio::sync::oneshot;
@@ -14,6 +14,8 @@ const STACK: usize = 256 << 10;
 /// How often a hanging thread is replaced in the lifetime of a probe. Each one costs a thread for ever.
 const MAX_REPLACED: u32 = 3;
 
+/// Where the answer to one question goes.
+type Reply<T> = oneshot::Sender<Result<T, Failure>>;
 /// Creates the function that runs on the thread, anew for each thread.
 type Make<T> = Box<dyn Fn() -> Box<dyn FnMut() -> Result<T, Failure> + Send> + Send + Sync>;
 
@@ -21,7 +23,7 @@ type Make<T> = Box<dyn Fn() -> Box<dyn FnMut() -> Result<T, Failure> + Send> + S
 pub(super) struct Worker<T> {
     name: &'static str,
     make: Make<T>,
-    asks: Option<Sender<oneshot::Sender<Result<T, Failure>>>>,
+    asks: Option<Sender<Reply<T>>>,
     /// The question that the caller left before its answer came.
     left: Option<oneshot::Receiver<Result<T, Failure>>>,
     replaced: u32,
@@ -55,25 +57,21 @@ impl<T: Send + 'static> Worker<T> {
         let (reply, answer) = oneshot::channel();
         let sent = self.asks.as_ref().is_some_and(|asks| asks.send(reply).is_ok());
         if !sent {
-            self.asks = None;
-            return Err(Failure::Failed(format!(
-                "the thread of the {} collector has ended; it is started again",
-                self.name
-            )));
+            return Err(self.ended("has ended"));
         }
         let answer = self.left.insert(answer).await;
         self.left = None;
-        answer.unwrap_or_else(|_| {
-            self.asks = None;
-            Err(Failure::Failed(format!(
-                "the thread of the {} collector ended in a check; it is started again",
-                self.name
-            )))
-        })
+        answer.unwrap_or_else(|_| Err(self.ended("ended in a check")))
     }
 
-    fn spawn(&self) -> Result<Sender<oneshot::Sender<Result<T, Failure>>>, Failure> {
-        let (asks, questions): (_, Receiver<oneshot::Sender<Result<T, Failure>>>) = channel();
+    /// The failure of a thread that is no more. The next question starts another one.
+    fn ended(&mut self, how: &str) -> Failure {
+        self.asks = None;
+        Failure::Failed(format!("the thread of the {} collector {how}; it is started again", self.name))
+    }
+
+    fn spawn(&self) -> Result<Sender<Reply<T>>, Failure> {
+        let (asks, questions) = channel::<Reply<T>>();
         let mut check = (self.make)();
         let run = move || {
             while let Ok(reply) = questions.recv() {

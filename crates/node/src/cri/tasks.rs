@@ -5,7 +5,6 @@
 //! asked for alone.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,28 +23,11 @@ const UNKNOWN_TASK_ID: &str = "nrh-asks-for-nobody";
 /// Largest answer, about one task or about all. Each takes some 150 bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// containerd's report on one task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskState {
-    /// The shim answered.
-    Known,
-    /// The shim answered that the task's process has ended.
-    Ended,
-    /// containerd does not know the state: the shim did not answer, or answered with an error.
-    Unknown,
-}
-
 /// One connection to containerd's task service. Clones share it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Tasks {
     client: TasksClient<Channel>,
     namespace: &'static str,
-}
-
-impl fmt::Debug for Tasks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tasks")
-    }
 }
 
 impl Tasks {
@@ -67,22 +49,18 @@ impl Tasks {
         Ok(Self { client, namespace })
     }
 
-    /// Asks for the task of container or sandbox `id`.
+    /// Asks for the task of container or sandbox `id`. The status is unknown where the shim did not answer, or answered with an
+    /// error.
     ///
     /// # Errors
     /// [`CriError::NotFound`] when there is no such task, [`CriError::DeadlineInside`] when containerd itself gave
     /// up on the shim, [`CriError::Deadline`] when containerd did not answer within `deadline`.
-    pub async fn get(&self, id: &str, deadline: Duration) -> Result<TaskState, CriError> {
-        let mut client = self.client.clone();
+    pub async fn get(&self, id: &str, deadline: Duration) -> Result<TaskStatus, CriError> {
         let mut request = Request::new(GetRequest { container_id: id.to_owned(), exec_id: String::new() });
         request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
-        let answer = ask(deadline, id, client.get(request)).await?;
-        let status = answer.process.map(|process| process.status);
-        Ok(match status.map(TaskStatus::try_from) {
-            Some(Ok(TaskStatus::Unknown) | Err(_)) | None => TaskState::Unknown,
-            Some(Ok(TaskStatus::Stopped)) => TaskState::Ended,
-            Some(Ok(_)) => TaskState::Known,
-        })
+        let answer = ask(deadline, id, self.client.clone().get(request)).await?;
+        let status = answer.process.and_then(|process| TaskStatus::try_from(process.status).ok());
+        Ok(status.unwrap_or(TaskStatus::Unknown))
     }
 
     /// The running tasks whose shim answered containerd. A missing task has ended, does not exist, or has a shim that did not
@@ -91,10 +69,9 @@ impl Tasks {
     /// # Errors
     /// [`CriError::Deadline`] when containerd did not answer within `deadline`, and any other error of containerd.
     pub async fn answered(&self, deadline: Duration) -> Result<BTreeSet<String>, CriError> {
-        let mut client = self.client.clone();
         let mut request = Request::new(ListTasksRequest { filter: String::new() });
         request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
-        let answer = ask(deadline, "all tasks", client.list(request)).await?;
+        let answer = ask(deadline, "all tasks", self.client.clone().list(request)).await?;
         let is_alive = |status: i32| {
             !matches!(TaskStatus::try_from(status), Ok(TaskStatus::Unknown | TaskStatus::Stopped) | Err(_))
         };

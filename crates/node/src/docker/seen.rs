@@ -191,12 +191,23 @@ fn state(word: &str) -> ContainerState {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Inspection {
     id: String,
-    state: State,
+    state: Inspected,
 }
 
-#[derive(Debug, Default, Deserialize)]
+impl Inspection {
+    pub(crate) fn into_inspected(self, asked: &str) -> Result<Inspected, CriError> {
+        if self.id == asked {
+            return Ok(self.state);
+        }
+        let id = bounded(&self.id, MAX_ID);
+        Err(CriError::Other(format!("asked for {asked}, Docker answered for {id}")))
+    }
+}
+
+/// Docker's report on one container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct State {
+pub struct Inspected {
     status: String,
     running: bool,
     dead: bool,
@@ -205,40 +216,17 @@ struct State {
     error: String,
 }
 
-impl Inspection {
-    pub(crate) fn into_inspected(self, asked: &str) -> Result<Inspected, CriError> {
-        if self.id != asked {
-            let id = bounded(&self.id, MAX_ID);
-            return Err(CriError::Other(format!("asked for {asked}, Docker answered for {id}")));
-        }
-        let State { status, running, dead, pid, exit_code, error } = self.state;
-        let pid = i32::try_from(pid).ok().filter(|pid| running && *pid > 1);
-        // Docker still calls a container created whose start has failed. cri-dockerd calls it exited, by the same sign.
-        let waits = status == "restarting" || status == "created" && exit_code == 0;
-        Ok(Inspected { running, waits, dead, pid, error: bounded(&error, MAX_CAUSE) })
-    }
-}
-
-/// Docker's report on one container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inspected {
-    running: bool,
-    /// Created and not started, or between an end and the next start.
-    waits: bool,
-    dead: bool,
-    pid: Option<i32>,
-    error: String,
-}
-
 impl Inspected {
     /// Its first process, while Docker says that it runs.
-    pub const fn pid(&self) -> Option<i32> {
-        self.pid
+    pub fn pid(&self) -> Option<i32> {
+        i32::try_from(self.pid).ok().filter(|pid| self.running && *pid > 1)
     }
 
     /// What the report means for its task. `gone` = its process does not exist.
-    pub const fn answer(&self, gone: bool) -> TaskAnswer {
-        match (self.running, self.waits) {
+    pub fn answer(&self, gone: bool) -> TaskAnswer {
+        // Docker still calls a container created whose start has failed. cri-dockerd calls it exited, by the same sign.
+        let waits = self.status == "restarting" || self.status == "created" && self.exit_code == 0;
+        match (self.running, waits) {
             (true, _) if gone => TaskAnswer::ProcessGone,
             (true, _) | (false, true) => TaskAnswer::DaemonAnswered,
             (false, false) => TaskAnswer::Ended,
@@ -246,8 +234,9 @@ impl Inspected {
     }
 
     /// The state of its removal.
-    pub fn removal(self) -> RemovalState {
-        if self.dead && !self.error.is_empty() { RemovalState::Failed(self.error) } else { RemovalState::NotFailed }
+    pub fn removal(&self) -> RemovalState {
+        let error = bounded(&self.error, MAX_CAUSE);
+        if self.dead && !error.is_empty() { RemovalState::Failed(error) } else { RemovalState::NotFailed }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Finds the processes involved in a fault, from the last reading of the process table; it reads nothing itself.
 
-use super::process::Involved;
+use nrh_api::evidence::ProcessEvidence;
 use nrh_core::fault::Fault;
 use nrh_core::observation::{Observations, ProcessRole, ProcessSeen};
 
@@ -8,13 +8,14 @@ use nrh_core::observation::{Observations, ProcessRole, ProcessSeen};
 const MAX_INVOLVED: usize = 6;
 
 /// Returns the fault's own process first, then the daemons, then its shim, then any other process that is stopped or
-/// stuck.
-pub(super) fn involved(fault: &Fault, seen: &Observations) -> Vec<Involved> {
-    let mut found: Vec<Involved> = Vec::new();
-    let mut add = |part: &'static str, pid: i32, start_ticks: u64, command: &str| {
+/// stuck. Each has what is known before anything is read.
+pub(super) fn involved(fault: &Fault, seen: &Observations) -> Vec<ProcessEvidence> {
+    let mut found: Vec<ProcessEvidence> = Vec::new();
+    let mut add = |part: &str, pid: i32, start_ticks: u64, command: &str| {
         let known = found.iter().any(|one| (one.pid, one.start_ticks) == (pid, start_ticks));
         if !known && found.len() < MAX_INVOLVED {
-            found.push(Involved { part, pid, start_ticks, command: command.to_owned() });
+            let (part, command) = (part.to_owned(), command.to_owned());
+            found.push(ProcessEvidence { part, pid, start_ticks, command, ..ProcessEvidence::default() });
         }
     };
     if let Some(target) = &fault.target.process {
@@ -61,14 +62,14 @@ mod tests {
         let mut fault = fault(FaultType::HungContainer);
         fault.subject.sandbox_id = Some(SANDBOX.into());
         let found = involved(&fault, &node);
-        let parts: Vec<&str> = found.iter().map(|one| one.part).collect();
+        let parts: Vec<&str> = found.iter().map(|one| one.part.as_str()).collect();
         assert!(parts.contains(&"shim") && parts.contains(&"runtime") && !parts.contains(&"target"), "{parts:?}");
         let shim = found.iter().find(|one| one.part == "shim").unwrap().clone();
         let process = nrh_core::examples::shim("").1.process.unwrap();
         let (pid, start_ticks, command) = (shim.pid, shim.start_ticks, shim.command.clone());
         fault.target.process = Some(ProcessRef { pid, start_ticks, command, ..process });
         let again = involved(&fault, &node);
-        assert_eq!((again.len(), again[0].part, again[0].pid), (found.len(), "target", shim.pid));
+        assert_eq!((again.len(), again[0].part.as_str(), again[0].pid), (found.len(), "target", shim.pid));
     }
 
     #[test]

@@ -19,43 +19,19 @@ const THREAD: usize = 128;
 /// Maximum number of stack lines per thread.
 const MAX_FRAMES: usize = 24;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Involved {
-    pub(super) part: &'static str,
-    pub(super) pid: i32,
-    pub(super) start_ticks: u64,
-    pub(super) command: String,
-}
-
-impl Involved {
-    /// Returns what is known of the process before anything is read.
-    pub(super) fn unread(&self) -> ProcessEvidence {
-        ProcessEvidence {
-            part: self.part.to_owned(),
-            pid: self.pid,
-            start_ticks: self.start_ticks,
-            command: self.command.clone(),
-            ..ProcessEvidence::default()
-        }
-    }
-}
-
 /// Reads what the kernel reports about the process, the most reliable and cheapest first, into `evidence`.
-pub(super) fn check(proc: &Path, involved: &Involved, evidence: &Mutex<ProcessEvidence>) {
-    if let Err(error) = read(proc, involved, evidence) {
+pub(super) fn check(proc: &Path, pid: i32, start_ticks: u64, evidence: &Mutex<ProcessEvidence>) {
+    if let Err(error) = read(proc, pid, start_ticks, evidence) {
         let note = if is_gone(&error) { "it has ended".to_owned() } else { format!("cannot be checked: {error}") };
         lock(evidence).note = note;
     }
 }
 
 /// An assignment evaluates its value before it takes the lock: nobody waits for a read.
-fn read(proc: &Path, involved: &Involved, evidence: &Mutex<ProcessEvidence>) -> io::Result<()> {
+fn read(proc: &Path, pid: i32, start_ticks: u64, evidence: &Mutex<ProcessEvidence>) -> io::Result<()> {
     let mut room = Room(ROOM);
-    let handle = Handle::open(proc, involved.pid)?;
+    let handle = Handle::of(proc, pid, start_ticks)?;
     let stat = handle.stat()?;
-    if stat.start_ticks != involved.start_ticks {
-        return Err(io::ErrorKind::NotFound.into());
-    }
     lock(evidence).state = stat.state.to_string();
     lock(evidence).command = stat.command;
     lock(evidence).wchan = handle.wchan().ok().flatten();
@@ -71,7 +47,7 @@ fn read(proc: &Path, involved: &Involved, evidence: &Mutex<ProcessEvidence>) -> 
     }
     let stack = match handle.kernel_stack() {
         Ok(stack) => room.lines(stack.lines().take(MAX_FRAMES)),
-        Err(error) => Section::missing(unread_stack(involved.pid, &error)),
+        Err(error) => Section::missing(unread_stack(pid, &error)),
     };
     let readable = stack.note.is_empty();
     lock(evidence).stack = stack;

@@ -67,6 +67,14 @@ impl Host {
     }
 }
 
+/// A host whose process 4000 is in this state and has so many threads, and its evidence.
+fn started(state: char, threads: i32) -> (Host, Evidence) {
+    let host = Host::new();
+    host.process(4000, state, threads);
+    let evidence = Evidence::start(host.settings());
+    (host, evidence)
+}
+
 fn stat(pid: i32, state: char) -> Vec<u8> {
     fake::stat(pid, b"containerd-shim", state, 1, TICKS)
 }
@@ -111,10 +119,8 @@ async fn noted(evidence: &mut Evidence, fault: &Fault) -> Option<String> {
 
 #[tokio::test]
 async fn a_bundle_holds_what_the_kernel_and_the_collectors_tell() {
-    let host = Host::new();
-    host.process(4000, 'T', 3);
+    let (host, mut evidence) = started('T', 3);
     fs::write(host.0.path().join("kmsg"), "6,1,5000000,-;task containerd-shim blocked\n").unwrap();
-    let mut evidence = Evidence::start(host.settings());
     let name = noted(&mut evidence, &confirmed(FaultType::HungContainer, 4000)).await.unwrap();
     assert_eq!(evidence.counts(), Counts { kept: 1, lost: 0 });
     let bundle = host.bundle(&name);
@@ -137,9 +143,7 @@ async fn a_bundle_holds_what_the_kernel_and_the_collectors_tell() {
 
 #[tokio::test]
 async fn a_suspicion_has_none_and_a_restart_repeats_none() {
-    let host = Host::new();
-    host.process(4000, 'T', 1);
-    let mut evidence = Evidence::start(host.settings());
+    let (host, mut evidence) = started('T', 1);
     let mut suspected = status(vec![fault(FaultType::HungContainer)]);
     evidence.note(&mut suspected, &Node::unavailable(), &calls());
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
@@ -157,13 +161,11 @@ async fn a_suspicion_has_none_and_a_restart_repeats_none() {
 
 #[tokio::test]
 async fn arguments_environment_and_files_of_a_process_are_never_opened() {
-    let host = Host::new();
-    host.process(4000, 'D', 2);
+    let (host, mut evidence) = started('D', 2);
     // Pipes without a writer: whoever opened one would hang, and the bundle would say so.
     for file in ["cmdline", "environ", "exe", "maps", "smaps", "mem", "mountinfo", "cwd", "root"] {
         host.trap(4000, file);
     }
-    let mut evidence = Evidence::start(host.settings());
     let name = noted(&mut evidence, &confirmed(FaultType::UninterruptibleProcess, 4000)).await.unwrap();
     let bundle = host.bundle(&name);
     assert_eq!((bundle.processes[0].state.as_str(), bundle.processes[0].note.as_str()), ("D", ""));
@@ -171,10 +173,8 @@ async fn arguments_environment_and_files_of_a_process_are_never_opened() {
 
 #[tokio::test]
 async fn a_read_that_never_returns_costs_what_comes_after_it_only() {
-    let host = Host::new();
-    host.process(4000, 'D', 2);
+    let (host, mut evidence) = started('D', 2);
     host.trap(4000, "stack");
-    let mut evidence = Evidence::start(host.settings());
     let began = Instant::now();
     let name = noted(&mut evidence, &confirmed(FaultType::UninterruptibleProcess, 4000)).await.unwrap();
     assert!(began.elapsed() < DEADLINE * 3, "{:?}", began.elapsed());
@@ -188,9 +188,7 @@ async fn a_read_that_never_returns_costs_what_comes_after_it_only() {
 
 #[tokio::test]
 async fn a_process_that_is_another_one_now_is_not_told_of() {
-    let host = Host::new();
-    host.process(4000, 'S', 1);
-    let mut evidence = Evidence::start(host.settings());
+    let (host, mut evidence) = started('S', 1);
     let mut one = confirmed(FaultType::HungContainer, 4000);
     one.target.process.as_mut().unwrap().start_ticks = TICKS + 1;
     let name = noted(&mut evidence, &one).await.unwrap();
@@ -270,9 +268,7 @@ async fn a_command_waits_for_the_evidence_of_its_own_fault_but_not_for_ever() {
 
 #[tokio::test]
 async fn more_faults_than_the_queue_holds_all_get_theirs() {
-    let host = Host::new();
-    host.process(4000, 'T', 1);
-    let mut evidence = Evidence::start(host.settings());
+    let (_host, mut evidence) = started('T', 1);
     let faults = (0..40).map(|number| Fault {
         id: Fault::identity(FaultType::HungContainer, &number.to_string()),
         ..confirmed(FaultType::HungContainer, 4000)

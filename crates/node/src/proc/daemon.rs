@@ -1,16 +1,14 @@
 //! How much of its limits a daemon uses, and what its threads wait for.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::fs::Dir;
 
 use super::bounded::{invalid, whole_lines};
 use super::handle::{Handle, MAX_STATUS};
-use super::stat;
-use super::{is_dead, is_gone};
+use super::stat::{self, Stat};
+use super::{is_dead, unless_gone};
 use nrh_core::observation::{Usage, is_unresponsive_state};
 
 /// Maximum number of threads that are checked. Daemons have some dozens.
@@ -62,10 +60,9 @@ impl Handle {
             if threads.len() >= MAX_THREADS {
                 return Err(io::Error::other(format!("more than {MAX_THREADS} threads")));
             }
-            match self.file(&format!("task/{id}/stat")).and_then(|mut file| stat::from_file(&mut file, id)) {
-                Ok(stat) => threads.push(Thread { id, start_ticks: stat.start_ticks, state: stat.state }),
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(error),
+            let read = self.file(&format!("task/{id}/stat")).and_then(|mut file| stat::from_file(&mut file, id));
+            if let Some(Stat { start_ticks, state, .. }) = unless_gone(read)? {
+                threads.push(Thread { id, start_ticks, state });
             }
         }
         Ok(threads)
@@ -112,10 +109,8 @@ impl Handle {
             if name.parse::<u32>().is_err() {
                 continue;
             }
-            match self.link(&format!("fd/{name}")) {
-                Ok(path) if path.ends_with(end) => return Ok(Some(PathBuf::from(OsStr::from_bytes(path.as_bytes())))),
-                Err(error) if !is_gone(&error) => return Err(error),
-                _ => {}
+            if let Some(path) = unless_gone(self.link(&format!("fd/{name}")))?.filter(|path| path.ends_with(end)) {
+                return Ok(Some(PathBuf::from(path)));
             }
         }
         Ok(None)

@@ -1,5 +1,6 @@
 //! Made-up processes below a made-up `/proc`, and real ones that end with their test.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
@@ -145,6 +146,29 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Memory of this process in bytes, by its name in `status`.
+pub(crate) fn memory(name: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Runs the ignored test `measured` of a module as a process of its own, with this environment. Returns what it printed, and
+/// the peak of its memory in bytes, which it printed as `peak: … KiB`.
+pub(crate) fn peak_of(module: &str, environment: &[(&str, OsString)]) -> (String, usize) {
+    let name = format!("{}::measured", module.split_once("::").unwrap().1);
+    let out = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"])
+        .envs(environment.iter().cloned())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    let (_, peak) = said.split_once("peak: ").unwrap();
+    let peak: usize = peak.split_once(" KiB").unwrap().0.parse().unwrap();
+    (said, peak << 10)
 }
 
 /// Copies a program by a process of its own: a file that this process has open for writing while another test forks could not be

@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::bounded::{self, Bytes, whole_lines};
 use super::locks::{FileId, LockKind, parse_held};
-use super::rooted;
 use super::stat::{self, Stat};
+use super::{rooted, unless_gone};
 use nrh_core::text::bounded;
 
 /// Maximum number of bytes of arguments that are read.
@@ -147,11 +147,7 @@ impl Handle {
         for entry in rustix::fs::Dir::read_from(self.folder("fdinfo")?)?.take(MAX_DESCRIPTORS.saturating_add(2)) {
             let entry = entry?;
             let Ok(number) = entry.file_name().to_str().unwrap_or_default().parse::<u32>() else { continue };
-            match self.locks_of(number) {
-                Ok(locked) => found.extend(locked),
-                Err(error) if super::is_gone(&error) => {}
-                Err(error) => return Err(error),
-            }
+            found.extend(unless_gone(self.locks_of(number))?.unwrap_or_default());
         }
         found.sort_by(|a, b| (a.file, a.kind, &a.path).cmp(&(b.file, b.kind, &b.path)));
         found.dedup();
@@ -164,10 +160,7 @@ impl Handle {
     /// Also where it has more than 1,048,576 open files.
     pub fn sockets(&self) -> io::Result<Option<BTreeSet<u64>>> {
         let mut found = None;
-        let folder = match self.folder("fd") {
-            Err(error) if super::is_gone(&error) => return Ok(found),
-            folder => folder?,
-        };
+        let Some(folder) = unless_gone(self.folder("fd"))? else { return Ok(found) };
         for (checked, entry) in rustix::fs::Dir::read_from(folder)?.enumerate() {
             if checked > MAX_FILES {
                 return Err(io::Error::other(format!("process {} has more than {MAX_FILES} open files", self.pid)));
@@ -175,11 +168,7 @@ impl Handle {
             let entry = entry?;
             let Ok(number) = entry.file_name().to_str().unwrap_or_default().parse::<u32>() else { continue };
             let sockets = found.get_or_insert_with(BTreeSet::new);
-            match self.link(&format!("fd/{number}")) {
-                Ok(link) => sockets.extend(socket(&link)),
-                Err(error) if super::is_gone(&error) => {}
-                Err(error) => return Err(error),
-            }
+            sockets.extend(unless_gone(self.link(&format!("fd/{number}")))?.as_deref().and_then(socket));
         }
         Ok(found)
     }

@@ -42,14 +42,12 @@ pub enum LockKind {
     Other,
 }
 
-/// One lock of `/proc/locks`.
+/// One lock of `/proc/locks`. The process that the kernel names there has taken it and may not hold it any more: see
+/// [`LockKind::Flock`] and [`super::Handle::locked_files`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// Interface.
     pub kind: LockKind,
-    /// The process that took it; `None` where the kernel does not say (open-file locks, or a process outside this namespace).
-    /// It does not prove which process holds it: see [`LockKind::Flock`] and [`super::Handle::locked_files`].
-    pub holder: Option<i32>,
     /// The file.
     pub file: FileId,
     /// Processes that wait behind it.
@@ -118,7 +116,7 @@ impl Grouped {
     fn take(&mut self, line: Line) -> Option<Lock> {
         if !line.waits {
             self.number = Some(line.number);
-            let lock = Lock { kind: line.kind, holder: line.pid, file: line.file, waiters: Vec::new() };
+            let lock = Lock { kind: line.kind, file: line.file, waiters: Vec::new() };
             return self.lock.replace(lock);
         }
         if self.number == Some(line.number)
@@ -148,6 +146,7 @@ struct Line {
     number: u64,
     waits: bool,
     kind: LockKind,
+    /// `None` where the kernel does not say (open-file locks, or a process outside this namespace).
     pid: Option<i32>,
     file: FileId,
 }
@@ -199,10 +198,9 @@ mod tests {
                     3: OFDLCK ADVISORY  READ  -1 fe:00:5554851 0 EOF\n";
         let locks = parse(text);
         assert_eq!(locks.len(), 3);
-        assert_eq!(locks[1].holder, Some(123));
         assert_eq!(locks[1].waiters, [124, 125]);
         assert_eq!(locks[1].file, FileId { major: 0xfe, minor: 0, inode: 5_554_898 });
-        assert_eq!((locks[2].kind, locks[2].holder), (LockKind::OpenFile, None));
+        assert_eq!(locks[2].kind, LockKind::OpenFile);
         assert!(locks[0].waiters.is_empty());
     }
 

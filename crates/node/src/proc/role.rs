@@ -225,26 +225,17 @@ impl Prover {
             return Ok(None);
         }
         let exe = handle.exe()?;
-        let name = program(&exe, process);
-        if name.starts_with(SHIM) {
-            return Ok(shim(&handle.args()?));
-        }
-        if name == MONITOR {
-            return Ok(monitor(&handle.args()?));
-        }
-        if RUNTIMES.contains(&name) {
-            return Ok(Some(Proof::Runtime { name: name.to_owned() }));
-        }
-        if name == KUBELET {
-            return Ok(Some(Proof::Kubelet));
-        }
-        if CLIENTS.contains(&name) {
-            return Ok(client(&handle.args()?));
-        }
-        match self.plugin(table, process, handle, &exe)? {
-            Some(plugin) => Ok(Some(plugin)),
-            None => self.wrapper(table, process, handle),
-        }
+        Ok(match program(&exe, process) {
+            name if name.starts_with(SHIM) => shim(&handle.args()?),
+            MONITOR => monitor(&handle.args()?),
+            KUBELET => Some(Proof::Kubelet),
+            name if RUNTIMES.contains(&name) => Some(Proof::Runtime { name: name.to_owned() }),
+            name if CLIENTS.contains(&name) => client(&handle.args()?),
+            _ => match self.plugin(table, process, handle, &exe)? {
+                None => self.wrapper(table, process, handle)?,
+                plugin => plugin,
+            },
+        })
     }
 
     /// An OCI runtime under another name, or a script around one. Its caller is one that calls OCI runtimes, and its arguments

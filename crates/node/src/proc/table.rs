@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::place::ProcessNamespaces;
-use super::{Handle, RawProcess, is_gone, processor_time, stat};
+use super::{Handle, RawProcess, is_gone, processor_time, stat, unless_gone};
 
 /// How much of a process table is read and kept.
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +39,6 @@ pub struct Table {
     pub lack: Option<String>,
 }
 
-/// Children of one process: how many have ended and were not waited for, and how many live.
-#[derive(Clone, Copy, Debug, Default)]
-struct Children {
-    zombie: u32,
-    living: u32,
-}
-
 struct Reader<'a> {
     root: &'a Path,
     bounds: Bounds,
@@ -55,8 +48,8 @@ struct Reader<'a> {
     /// The place of process 1; known once a process has to be judged by its place.
     node: Option<ProcessNamespaces>,
     left_out: usize,
-    /// Children of each parent, among those left out.
-    children: BTreeMap<i32, Children>,
+    /// How many children of each parent live, among those left out.
+    children: BTreeMap<i32, u32>,
     lack: Option<String>,
 }
 
@@ -110,11 +103,8 @@ impl Reader<'_> {
         if self.processes.contains_key(&pid) {
             return Ok(());
         }
-        let process = match stat::read(self.root, pid) {
-            Ok(stat) => RawProcess::from_stat(pid, stat),
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let Some(stat) = unless_gone(stat::read(self.root, pid))? else { return Ok(()) };
+        let process = RawProcess::from_stat(pid, stat);
         if self.processes.len() >= self.bounds.kept {
             if !self.is_own(&process) {
                 self.leave_out(&process);
@@ -149,7 +139,7 @@ impl Reader<'_> {
     fn leave_out(&mut self, process: &RawProcess) {
         self.left_out += 1;
         if self.children.len() < self.bounds.parents || self.children.contains_key(&process.parent) {
-            self.children.entry(process.parent).or_default().add(process);
+            count(&mut self.children, process);
         } else {
             let most = self.bounds.parents;
             self.lacks(format!("the children of more than {most} processes are not counted"));
@@ -176,20 +166,19 @@ impl Reader<'_> {
     fn end(self) -> Table {
         let Self { mut processes, mut children, left_out, lack, .. } = self;
         for process in processes.values() {
-            children.entry(process.parent).or_default().add(process);
+            count(&mut children, process);
         }
-        for (parent, Children { zombie, living }) in children {
+        for (parent, living) in children {
             if let Some(parent) = processes.get_mut(&parent) {
-                (parent.zombie_children, parent.living_children) = (zombie, living);
+                parent.living_children = living;
             }
         }
         Table { processes: processes.into_values().collect(), left_out, lack }
     }
 }
 
-impl Children {
-    const fn add(&mut self, child: &RawProcess) {
-        let count = if child.is_dead() { &mut self.zombie } else { &mut self.living };
-        *count = count.saturating_add(1);
-    }
+/// Counts a process for its parent, if it lives.
+fn count(children: &mut BTreeMap<i32, u32>, child: &RawProcess) {
+    let living = children.entry(child.parent).or_default();
+    *living = living.saturating_add(u32::from(!child.is_dead()));
 }

@@ -27,7 +27,8 @@ fn the_table_knows_children_and_their_ends() {
     let pid = child.pid();
     wait_until("one living child and one zombie", || {
         let table = table(&root()).unwrap();
-        find(&table, pid).is_some_and(|shell| shell.living_children == 1 && shell.zombie_children == 1)
+        let has_zombie = table.iter().any(|process| process.parent == pid && process.is_dead());
+        has_zombie && find(&table, pid).is_some_and(|shell| shell.living_children == 1)
     });
     let table = table(&root()).unwrap();
     let me = i32::try_from(std::process::id()).unwrap();

@@ -46,23 +46,22 @@ impl Credentials {
     /// Creates a client that sends each request once: the caller decides on retries. A connection without a byte for
     /// `silence` is closed. What the answers show about the node's clock is reported to `tell`.
     pub async fn connect(&self, tell: &Tell, silence: Duration) -> Result<Connection, CallError> {
-        let unusable = |error: String| CallError::Unusable { error };
         let mut until = None;
         let mut config = match self {
-            Self::InCluster => Config::incluster().map_err(|error| unusable(error.to_string()))?,
+            Self::InCluster => Config::incluster().map_err(|error| CallError::Unusable(error.to_string()))?,
             Self::Kubeconfig(path) => {
                 let read = Kubeconfig::read_from(path).map_err(|error| {
                     let why = match &error {
                         KubeconfigError::Parse(error) => ParseError::from(&**error).to_string(),
                         _ => error.to_string(),
                     };
-                    unusable(format!("cannot read {}: {why}", path.display()))
+                    CallError::Unusable(format!("cannot read {}: {why}", path.display()))
                 })?;
                 let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
                     .await
-                    .map_err(|error| unusable(format!("{}: {error}", path.display())))?;
+                    .map_err(|error| CallError::Unusable(format!("{}: {error}", path.display())))?;
                 if config.auth_info.auth_provider.is_some() {
-                    return Err(unusable(format!(
+                    return Err(CallError::Unusable(format!(
                         "{} names an auth-provider, which Kubernetes has not had since 1.26: use a client certificate, a \
                          token file or a credential plugin (exec)",
                         path.display()
@@ -70,7 +69,7 @@ impl Credentials {
                 }
                 // The probe runs the plugin itself: the client would block the only thread, on which everything runs.
                 if let Some(exec) = config.auth_info.exec.take() {
-                    let made = plugin::credential(&exec).await.map_err(unusable)?;
+                    let made = plugin::credential(&exec).await.map_err(CallError::Unusable)?;
                     until = made.expires.map(before);
                     config.auth_info = AuthInfo {
                         impersonate: config.auth_info.impersonate,
@@ -86,7 +85,7 @@ impl Credentials {
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(silence);
         config.write_timeout = Some(DEADLINE);
-        let stack = ClientBuilder::try_from(config).map_err(|error| unusable(error.to_string()))?;
+        let stack = ClientBuilder::try_from(config).map_err(|error| CallError::Unusable(error.to_string()))?;
         let dated = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
         let client = stack.with_layer(&dated).build();
         Ok(Connection { client, until })
@@ -137,11 +136,8 @@ pub enum CallError {
     #[error("no answer within {} s", DEADLINE.as_secs())]
     Deadline,
     /// The credentials cannot be read.
-    #[error("no usable credentials: {error}")]
-    Unusable {
-        /// Why.
-        error: String,
-    },
+    #[error("no usable credentials: {0}")]
+    Unusable(String),
     /// A watch without data.
     #[error("the API server has said nothing on the watch for {} s", .0.as_secs())]
     Silent(Duration),
@@ -242,11 +238,8 @@ fn is_unknown(message: &str) -> bool {
 async fn apply_all(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
     let body = body(name, status);
     let params = PatchParams::apply(PROBE_MANAGER).force();
-    call::<OwnObject, _>(
-        client,
-        request::<NodeRuntimeHealth>().patch_subresource("status", name, &params, &Patch::Apply(&body)),
-    )
-    .await
+    let request = request::<NodeRuntimeHealth>().patch_subresource("status", name, &params, &Patch::Apply(&body));
+    call::<OwnObject, _>(client, request).await
 }
 
 /// Builds the request body. The CRD refuses the whole report for a single control character that a terminal would obey,

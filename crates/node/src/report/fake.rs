@@ -10,7 +10,6 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -300,9 +299,8 @@ impl Bench {
         let listener =
             Listener { connect: connect(), name: "n1".into(), command: commands, delivery: delivery.clone() };
         tokio::spawn(listener.run());
-        let wall = || Timestamp::UNIX_EPOCH;
         let (connect, name) = (connect(), "n1".into());
-        let reporter = Reporter { connect, name, drafts: newest, feedback: sender, delivery, wall };
+        let reporter = Reporter { connect, name, drafts: newest, feedback: sender, delivery };
         tokio::spawn(reporter.run());
         Self { api, drafts, feedback, command, delivered, clients, suspected: None }
     }

@@ -55,7 +55,7 @@ impl Line {
         } else {
             tracing::debug!(%error, failures = self.failures, "still cannot {what}");
         }
-        let refused = matches!(error, CallError::Refused { code: 401, .. } | CallError::Unusable { .. });
+        let refused = matches!(error, CallError::Refused { code: 401, .. } | CallError::Unusable(_));
         if refused || self.failures.is_multiple_of(NEW_CLIENT_AFTER) {
             self.connection = None;
         }

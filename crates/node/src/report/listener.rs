@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(30);
 pub(crate) const UNUSED: Duration = Duration::from_mins(62);
 
 /// The parts that the listener uses.
-pub struct Listener {
+pub(crate) struct Listener {
     /// Creates a client.
     pub connect: Connect,
     /// Name of the object: the node's.
@@ -43,15 +43,9 @@ pub struct Listener {
     pub delivery: watch::Sender<Delivery>,
 }
 
-impl std::fmt::Debug for Listener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 impl Listener {
     /// Listens until no receiver is left.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let rounds = async {
             let mut line = Line::default();
             loop {

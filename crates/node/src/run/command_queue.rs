@@ -1,28 +1,23 @@
 //! Commands: passed to the executor one at a time, each once, in a separate task so that reports continue.
 
-use std::sync::Arc;
-
 use futures::future::BoxFuture;
-use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use nrh_core::command::{ActionCommand, Outcome};
 
 /// Executes one command. A repeated call with the same command returns its outcome.
-pub(super) type Execute = Arc<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcome> + Send + Sync>;
+pub(super) type Execute = Box<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// The command in progress and the outcome of the previous one.
 pub(super) struct CommandQueue {
     execute: Execute,
-    running: Option<String>,
+    running: Option<JoinHandle<Outcome>>,
     outcome: Option<Outcome>,
-    sender: mpsc::Sender<Outcome>,
-    receiver: mpsc::Receiver<Outcome>,
 }
 
 impl CommandQueue {
     pub(super) fn new(execute: Execute, outcome: Option<Outcome>) -> Self {
-        let (sender, receiver) = mpsc::channel(1);
-        Self { execute, running: None, outcome, sender, receiver }
+        Self { execute, running: None, outcome }
     }
 
     pub(super) fn outcome(&self) -> Option<&Outcome> {
@@ -37,26 +32,22 @@ impl CommandQueue {
             return;
         }
         tracing::info!(operation = command.operation_id, action = ?command.action, fault = command.fault_id, "command received");
-        self.running = Some(command.operation_id.clone());
-        let (execute, sender, command) = (Arc::clone(&self.execute), self.sender.clone(), command.clone());
-        tokio::spawn(async move {
-            let outcome = execute(command).await;
-            // The receiver is gone only when the probe ends.
-            let _ = sender.send(outcome).await;
-        });
+        self.running = Some(tokio::spawn((self.execute)(command.clone())));
     }
 
     /// Waits for the end of the command in progress; for ever if there is none.
     pub(super) async fn ended(&mut self) {
-        if let Some(outcome) = self.receiver.recv().await {
-            self.running = None;
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        if let Ok(outcome) = running.await {
             self.outcome = Some(outcome);
         }
+        self.running = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
@@ -66,7 +57,7 @@ mod tests {
 
     fn counting(count: &Arc<AtomicU32>) -> Execute {
         let count = Arc::clone(count);
-        Arc::new(move |command| {
+        Box::new(move |command| {
             count.fetch_add(1, Ordering::SeqCst);
             Box::pin(async move {
                 tokio::time::sleep(Duration::from_secs(5)).await;

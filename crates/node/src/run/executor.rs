@@ -56,7 +56,7 @@ pub fn executor(
     gate: Gate,
     commands: watch::Receiver<Command>,
 ) -> Execute {
-    Arc::new(move |command| {
+    Box::new(move |command| {
         let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
         let commands = commands.clone();
         async move {

@@ -10,7 +10,7 @@ use crate::agent::AgentSettings;
 use crate::proc;
 use crate::reader::Reader;
 use crate::report::command::Command;
-use crate::sentinel::{self, CurrentCommand, Folder, SentinelError};
+use crate::sentinel::{self, Folder, SentinelError};
 
 /// Minimum and maximum interval between two checks of the folder.
 const LEAST: Duration = Duration::from_secs(1);
@@ -23,13 +23,13 @@ pub(super) async fn run(settings: AgentSettings, mut commands: watch::Receiver<C
     // A separate reader: checks of the executor that the kernel blocks must not prevent the removal of a marker.
     let reader = Reader::default();
     loop {
-        let command = current(&commands.borrow_and_update());
+        let command = commands.borrow_and_update().clone();
         let (root, host, node) = (settings.proc.clone(), settings.host.clone(), settings.node.clone());
         let work = move || {
             let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
             let (boot, uptime) =
                 moment().map_err(|error| SentinelError::Io { what: "read the clock".into(), error })?;
-            sentinel::remove_obsolete_markers(&Folder::open_to_remove(&host)?, &node, command.as_ref(), &boot, uptime)
+            sentinel::remove_obsolete_markers(&Folder::open_to_remove(&host)?, &node, &command, &boot, uptime)
         };
         match reader.run(settings.bounds.processes, work).await {
             Ok(Ok(_)) => is_told = false,
@@ -49,30 +49,19 @@ pub(super) async fn run(settings: AgentSettings, mut commands: watch::Receiver<C
     }
 }
 
-/// Returns the current command; `None` before the object was first read.
-fn current(command: &Command) -> Option<CurrentCommand> {
-    command.is_known.then(|| {
-        let command = command.command.as_ref();
-        command.map_or(CurrentCommand::Nothing, |command| CurrentCommand::Operation(command.operation_id.clone()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::time::Instant;
 
     use super::*;
     use crate::cri::endpoint::{Endpoint, NamedBy};
     use crate::sentinel::Placed;
-    use crate::sentinel::tests::mark;
+    use crate::sentinel::tests::{Host, mark};
     use nrh_core::examples::command;
 
     fn node(host: &Path) -> AgentSettings {
-        let (run, proc) = (host.join("run"), host.join("proc"));
-        std::fs::create_dir_all(&run).unwrap();
-        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let proc = host.join("proc");
         std::fs::create_dir_all(proc.join("sys/kernel/random")).unwrap();
         std::fs::write(proc.join("uptime"), "1000.00 1.0\n").unwrap();
         std::fs::write(proc.join("sys/kernel/random/boot_id"), "boot\n").unwrap();
@@ -100,7 +89,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_an_earlier_probe_has_left_goes_once_the_api_server_says_that_nobody_wants_it() {
-        let host = tempfile::tempdir_in("/dev/shm").unwrap();
+        let Host(host) = Host::new();
         let settings = node(host.path());
         marked(host.path());
         let (sender, commands) = watch::channel(Command::default());

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::*;
+use nrh_core::examples;
 
 const NAME: &str = "reboot-required";
-const WITHDRAWN: Option<&CurrentCommand> = Some(&CurrentCommand::Nothing);
 
 /// The root of a node whose `/run` is in memory.
-struct Host(tempfile::TempDir);
+pub(crate) struct Host(pub(crate) tempfile::TempDir);
 
 impl Host {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::below(tempfile::tempdir_in("/dev/shm").unwrap())
     }
 
@@ -59,11 +59,11 @@ pub(crate) fn mark() -> Mark {
     }
 }
 
-fn issued(operation: &str) -> CurrentCommand {
-    CurrentCommand::Operation(operation.to_owned())
+fn issued(operation: &str) -> Command {
+    Command { command: Some(examples::command(operation)), ..Command::NONE }
 }
 
-fn tended(host: &Host, command: Option<&CurrentCommand>) -> Vec<(String, &'static str)> {
+fn tended(host: &Host, command: &Command) -> Vec<(String, &'static str)> {
     remove_obsolete_markers(&host.folder(), "n1", command, "boot", Duration::from_secs(1000)).unwrap()
 }
 
@@ -111,7 +111,7 @@ fn what_somebody_else_has_put_there_is_never_touched() {
         let Found::Others(whose) = host.folder().check(NAME).unwrap() else { panic!("ours: {text}") };
         assert!(whose.contains("user ") && whose.contains("last changed 20"), "{whose}");
         assert_eq!(host.folder().place(NAME, &mark()).unwrap(), Placed::Others(whose));
-        assert_eq!(tended(&host, WITHDRAWN), []);
+        assert_eq!(tended(&host, &Command::NONE), []);
         assert_eq!(fs::read_to_string(host.path(NAME)).unwrap(), text);
     }
 }
@@ -136,7 +136,7 @@ fn who_asks_for_a_reboot_by_our_file_makes_it_his() {
         host.folder().place(NAME, &mark()).unwrap();
         ask(&host);
         assert!(matches!(host.folder().check(NAME).unwrap(), Found::Others(_)), "{how}");
-        assert_eq!(tended(&host, WITHDRAWN), [], "{how}");
+        assert_eq!(tended(&host, &Command::NONE), [], "{how}");
         assert!(host.path(NAME).exists(), "{how}");
     }
 }
@@ -166,7 +166,7 @@ fn what_is_no_plain_file_is_neither_followed_nor_opened_nor_touched() {
         let said = folder.check(NAME).unwrap_err().to_string();
         assert!(said.contains(&format!("expected a plain file or nothing, found {kind}")), "{said}");
         assert!(matches!(folder.place(NAME, &mark()).unwrap_err(), SentinelError::Unfit(_)), "{kind}");
-        assert_eq!(tended(&host, WITHDRAWN), [], "{kind}");
+        assert_eq!(tended(&host, &Command::NONE), [], "{kind}");
         assert_eq!(fs::symlink_metadata(host.path(NAME)).unwrap().file_type(), before, "{kind}");
         if before.is_dir() { fs::remove_dir(host.path(NAME)) } else { fs::remove_file(host.path(NAME)) }.unwrap();
     }
@@ -213,7 +213,7 @@ fn a_folder_that_vanishes_meanwhile_is_an_error_and_no_mark() {
     let said = folder.place(NAME, &mark()).unwrap_err().to_string();
     assert!(said.contains("cannot make /run/reboot-required"), "{said}");
     // Nothing is in a folder that is gone, which is no error.
-    assert_eq!(remove_obsolete_markers(&folder, "n1", None, "boot", Duration::ZERO).unwrap(), []);
+    assert_eq!(remove_obsolete_markers(&folder, "n1", &Command::default(), "boot", Duration::ZERO).unwrap(), []);
 }
 
 #[test]
@@ -235,29 +235,29 @@ fn a_file_system_that_takes_no_writes_is_told_as_such() {
 fn a_mark_stands_as_long_as_its_command_and_no_longer() {
     let (over, rebooted) = (Some("its time is over"), Some("the boot that it was to end has ended"));
     let (late, of_n2) = (Mark { until: 999, ..mark() }, Mark { node: "n2".into(), ..mark() });
-    let cases: [(Mark, Option<CurrentCommand>, Option<&str>); 10] = [
-        (mark(), Some(issued("op-1")), None),
+    let cases: [(Mark, Command, Option<&str>); 10] = [
+        (mark(), issued("op-1"), None),
         // The API server was not heard yet.
-        (mark(), None, None),
-        (mark(), Some(CurrentCommand::Nothing), Some("its command was withdrawn")),
-        (mark(), Some(issued("op-2")), Some("another command is issued")),
-        (late.clone(), Some(issued("op-1")), over),
-        (late, None, over),
-        (Mark { boot_id: "before".into(), ..mark() }, None, rebooted),
+        (mark(), Command::default(), None),
+        (mark(), Command::NONE, Some("its command was withdrawn")),
+        (mark(), issued("op-2"), Some("another command is issued")),
+        (late.clone(), issued("op-1"), over),
+        (late, Command::default(), over),
+        (Mark { boot_id: "before".into(), ..mark() }, Command::default(), rebooted),
         // Nodes that share a machine do not take each other's away.
-        (of_n2.clone(), Some(CurrentCommand::Nothing), None),
-        (Mark { until: 999, ..of_n2.clone() }, Some(CurrentCommand::Nothing), over),
-        (Mark { boot_id: "before".into(), ..of_n2 }, Some(CurrentCommand::Nothing), rebooted),
+        (of_n2.clone(), Command::NONE, None),
+        (Mark { until: 999, ..of_n2.clone() }, Command::NONE, over),
+        (Mark { boot_id: "before".into(), ..of_n2 }, Command::NONE, rebooted),
     ];
     for (mark, command, why) in cases {
         let host = Host::new();
         host.folder().place("reboot-for-kured", &mark).unwrap();
         fs::write(host.path("nologin"), "").unwrap();
         let removed: Vec<_> = why.into_iter().map(|why| ("op-1".to_owned(), why)).collect();
-        assert_eq!(tended(&host, command.as_ref()), removed, "{mark:?} {command:?}");
+        assert_eq!(tended(&host, &command), removed, "{mark:?} {command:?}");
         assert_eq!(host.path("reboot-for-kured").exists(), why.is_none());
         assert!(host.path("nologin").exists());
-        assert_eq!(tended(&host, command.as_ref()), [], "once");
+        assert_eq!(tended(&host, &command), [], "once");
     }
 }
 
@@ -268,7 +268,7 @@ fn what_is_ours_goes_also_from_a_folder_in_which_none_may_be_put_any_more() {
     host.chmod(0o775);
     assert!(host.refused().contains("only its owner"));
     let folder = Folder::open_to_remove(host.0.path()).unwrap();
-    let removed = remove_obsolete_markers(&folder, "n1", WITHDRAWN, "boot", Duration::from_secs(1000)).unwrap();
+    let removed = remove_obsolete_markers(&folder, "n1", &Command::NONE, "boot", Duration::from_secs(1000)).unwrap();
     assert_eq!(removed, [("op-1".to_owned(), "its command was withdrawn")]);
     assert_eq!(host.names(), [] as [String; 0]);
 }
@@ -280,5 +280,5 @@ fn names_of_others_hide_none_of_ours() {
         fs::write(host.path(&format!("other-{number}")), "").unwrap();
     }
     host.folder().place(NAME, &mark()).unwrap();
-    assert_eq!(tended(&host, WITHDRAWN).len(), 1);
+    assert_eq!(tended(&host, &Command::NONE).len(), 1);
 }

@@ -49,7 +49,7 @@ impl<'t> Play<'t> {
         if let Some(lasts) = event.lasts {
             self.leaving.insert((name.to_owned(), sick.fault.id.clone()), self.elapsed + lasts.0);
         }
-        let sentence = format!("the probe confirms {} ({})", sick.fault.kind, sick.fault.subject);
+        let sentence = format!("the probe confirms {}", sick.fault);
         node.sick.retain(|other| other.fault.id != sick.fault.id);
         node.sick.push(sick);
         node.sick.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));

@@ -71,9 +71,8 @@ impl Applier {
         // The watch of remediations may be further behind than the controller knows.
         if owing.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own(marker, &uid)) {
             let what = name_of(marker).0;
-            return Err(ApplyError::NotNow(format!(
-                "remediation {name}, whose {what} seemed to be left over on Node {node}, may own it"
-            )));
+            let why = format!("remediation {name}, whose {what} seemed to be left over on Node {node}, may own it");
+            return Err(ApplyError::NotNow(why));
         }
         let Some(found) = found else { return Ok(owing) };
         let release = match marker {
@@ -93,7 +92,8 @@ impl Applier {
             tracing::info!(remediation = name, node, "{what}");
             return Ok(owing);
         }
-        if let Some(left) = owing.as_ref().filter(|_| marker.is_taint()).and_then(|owing| taint::left(&found, owing)) {
+        let tainted = owing.as_ref().filter(|_| *marker == Marker::Taint);
+        if let Some(left) = tainted.and_then(|owing| taint::left(&found, owing)) {
             tracing::warn!(remediation = name, node, "{left}");
             self.events.send_event(&found, Kind::ActionNotExecuted, format!("remediation {name}: {left}"));
         }

@@ -36,13 +36,9 @@ impl Checker {
                 _ => None,
             })
         };
-        match self.find_process("cannot read the process table", client).await? {
-            None => Ok(()),
-            Some(client) => {
-                let message = format!("shim {pid} may only wait for {client}: that client has to end first");
-                Err(Refusal::new(OutcomeReason::KubeletBusy, message))
-            }
-        }
+        let Some(client) = self.find_process("cannot read the process table", client).await? else { return Ok(()) };
+        let message = format!("shim {pid} may only wait for {client}: that client has to end first");
+        Err(Refusal::new(OutcomeReason::KubeletBusy, message))
     }
 
     /// Checks that the shim creates no container, if it does so itself, without a client, as the shim of a VM does. It answers nobody
@@ -74,7 +70,7 @@ impl Checker {
         let (pid, parent) = (held.process.pid, held.process.parent);
         // The first process of a container can still have the name of the client that created it.
         let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
-        if self.read(&format!("the groups of process {pid}"), move || read.is_inside(&id)).await? {
+        if self.read(&format!("the groups of process {pid}"), move |_| read.is_inside(&id)).await? {
             let message = format!("process {pid} is in the container's own control group: it is no client any more");
             return Err(Refusal::new(OutcomeReason::TargetChanged, message));
         }
@@ -120,9 +116,9 @@ impl Checker {
     }
 
     async fn progress(&self, held: &Arc<PinnedProcess>) -> Result<Option<u64>, Refusal> {
-        let (root, pid, start_ticks) = (self.prover.root().to_path_buf(), held.process.pid, held.process.start_ticks);
-        let read = move || -> std::io::Result<Option<u64>> {
-            let table = proc::table(&root)?;
+        let (pid, start_ticks) = (held.process.pid, held.process.start_ticks);
+        let read = move |prover: &Prover| {
+            let table = proc::table(prover.root())?;
             let process = proc::find(&table, pid).filter(|process| process.start_ticks == start_ticks);
             Ok(process.map(|process| proc::progress(&table, process)))
         };
@@ -131,8 +127,7 @@ impl Checker {
 
     /// Returns the current proof of a process; for a wrapper around an OCI runtime, the proof of its caller.
     async fn caller(&self, pid: i32) -> Result<Option<Proof>, Refusal> {
-        let prover = self.prover.clone();
-        let prove = move || -> std::io::Result<Option<Proof>> {
+        let prove = move |prover: &Prover| {
             let table = proc::table(prover.root())?;
             let mut pid = pid;
             for _ in 0..=MAX_WRAPPERS {

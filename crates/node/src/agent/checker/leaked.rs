@@ -81,8 +81,7 @@ impl Checker {
 
     /// Checks that its parent is process 1, and that it has no living child.
     pub(super) async fn shim_is_alone(&self, pid: i32) -> Result<(), Refusal> {
-        let root = self.prover.root().to_owned();
-        let table = self.read("cannot read the process table", move || proc::table(&root)).await?;
+        let table = self.read("cannot read the process table", |prover| proc::table(prover.root())).await?;
         let Some(shim) = proc::find(&table, pid) else {
             return Err(Refusal::new(OutcomeReason::TargetGone, format!("shim {pid} has ended")));
         };

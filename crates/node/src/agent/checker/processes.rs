@@ -15,11 +15,10 @@ impl Checker {
         cannot: &str,
         find: impl Fn(&Prover, &[RawProcess], &RawProcess) -> io::Result<Option<T>> + Send + 'static,
     ) -> Result<Option<T>, Refusal> {
-        let prover = self.prover.clone();
-        let search = move || {
+        let search = move |prover: &Prover| {
             let table = proc::table(prover.root())?;
             for process in table.iter().filter(|process| !process.is_dead()) {
-                match find(&prover, &table, process) {
+                match find(prover, &table, process) {
                     Err(error) if proc::is_gone(&error) => {}
                     Ok(None) => {}
                     found => return found,

@@ -11,7 +11,7 @@ use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::{self, Found};
 use crate::cri::CriError;
-use crate::proc::role::{Proof, is_monitor_name, is_shim_name};
+use crate::proc::role::{Proof, Prover, is_monitor_name, is_shim_name};
 use crate::proc::{self, Handle, listener};
 use crate::runtime::Client;
 use nrh_core::action::Restart;
@@ -122,8 +122,8 @@ impl Checker {
     /// Returns the running kubelet, if there is one; it may be the main process of this unit.
     async fn kubelet(&self, unit: &str) -> Result<Option<(Found, Process)>, Refusal> {
         let Some(found) = self.running_kubelet().await? else { return Ok(None) };
-        let (root, pid) = (self.prover.root().to_owned(), found.pid);
-        let read = move || Process::read(&root, pid, "kubelet");
+        let pid = found.pid;
+        let read = move |prover: &Prover| Process::read(prover.root(), pid, "kubelet");
         let mut process = self.read(&format!("cannot read kubelet {pid}"), read).await?;
         self.note_main_process(&mut process, unit).await?;
         Ok(Some((found, process)))
@@ -165,8 +165,7 @@ impl Checker {
     }
 
     async fn files_still_scarce(&self, pid: i32) -> Result<(), Refusal> {
-        let root = self.prover.root().to_owned();
-        let read = move || Handle::open(&root, pid).and_then(|handle| handle.open_files());
+        let read = move |prover: &Prover| Handle::open(prover.root(), pid).and_then(|handle| handle.open_files());
         let usage = self.read(&format!("cannot count the open files of process {pid}"), read).await?;
         if usage.is_at_least(EXHAUSTED_PERCENT) {
             return Ok(());
@@ -230,23 +229,20 @@ impl Checker {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let lists = self.lists(&client).await?;
         let version = self.kubelet_version.as_deref();
-        match lists.without_sandbox()?.iter().find(|seen| may_block_start(seen.state, version)) {
-            None => Ok(()),
-            Some(orphan) => {
-                let message = format!(
-                    "the sandbox of container {} ({:?}) is gone: a kubelet ({}) may die of it at its start; clean it up first",
-                    orphan.id,
-                    orphan.state,
-                    bounded(version.unwrap_or("its version is not known"), 64)
-                );
-                Err(Refusal::new(OutcomeReason::Protected, message))
-            }
-        }
+        let without = lists.without_sandbox()?;
+        let Some(orphan) = without.iter().find(|seen| may_block_start(seen.state, version)) else { return Ok(()) };
+        let message = format!(
+            "the sandbox of container {} ({:?}) is gone: a kubelet ({}) may die of it at its start; clean it up first",
+            orphan.id,
+            orphan.state,
+            bounded(version.unwrap_or("its version is not known"), 64)
+        );
+        Err(Refusal::new(OutcomeReason::Protected, message))
     }
 
     async fn daemons(&self) -> Result<Table, Refusal> {
-        let (prover, endpoint) = (self.prover.clone(), self.endpoint.named().map(Path::to_owned));
-        let read = move || -> std::io::Result<Table> {
+        let endpoint = self.endpoint.named().map(Path::to_owned);
+        let read = move |prover: &Prover| {
             let table = proc::table(prover.root())?;
             let mut found = Table::default();
             for process in &table {

@@ -84,20 +84,17 @@ impl Process {
     /// Whether the process belongs to the unit; if not, why nothing is restarted.
     pub(super) fn is_of(&self, unit: &str, what: &str) -> Result<(), Refusal> {
         let pid = self.pid;
-        match &self.unit {
-            Some(own) if own == unit => Ok(()),
-            Some(own) => Err(Refusal::new(
-                OutcomeReason::Protected,
-                format!(
-                    "the {what} (process {pid}) is part of {own}, not of {unit}: to have all of {own} restarted, name it in \
-                     the step (restart.unit)"
-                ),
-            )),
-            None => Err(Refusal::new(
-                OutcomeReason::Protected,
-                format!("the {what} (process {pid}) runs in no unit of systemd: a restart would start a second one"),
-            )),
-        }
+        let message = match &self.unit {
+            Some(own) if own == unit => return Ok(()),
+            Some(own) => format!(
+                "the {what} (process {pid}) is part of {own}, not of {unit}: to have all of {own} restarted, name it in \
+                 the step (restart.unit)"
+            ),
+            None => {
+                format!("the {what} (process {pid}) runs in no unit of systemd: a restart would start a second one")
+            }
+        };
+        Err(Refusal::new(OutcomeReason::Protected, message))
     }
 }
 
@@ -169,13 +166,8 @@ impl Checker {
         }
         let paths = HostPaths { proc: self.prover.root().to_owned(), ..HostPaths::default() };
         let found = self.reader.run(self.bounds.processes, move || bus::socket(&paths)).await?;
-        match found {
-            Ok(Some(bus)) => Ok(bus),
-            Ok(None) => Err(Refusal::cannot_check(
-                "systemd does not run this node, or has no system bus: nothing can be restarted",
-            )),
-            Err(why) => Err(Refusal::cannot_check(why)),
-        }
+        let no_bus = "systemd does not run this node, or has no system bus: nothing can be restarted";
+        found.map_err(Refusal::cannot_check)?.ok_or_else(|| Refusal::cannot_check(no_bus))
     }
 
     /// Returns the daemon's default unit in its current state; `None` if the daemon is part of a larger program.
@@ -234,7 +226,7 @@ impl Checker {
             runtimes.iter().any(|one| one.command == DOCKERD && (one.is_in(&unit.name) || restarted_with(&one)));
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
-            .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
+            .map_err(|no| Refusal::new(no.reason, format!("{} {}", unit.name, no.message)))?;
         // A kubelet's restart must not end containers at all: its policy needs no right to evict pods.
         let may_end_containers = params.skip_safety_check && daemon == Daemon::Runtime;
         if stops_docker && !may_end_containers {
@@ -281,16 +273,14 @@ impl Checker {
     }
 }
 
-/// Why a unit is not restarted.
-type No = (OutcomeReason, String);
-
-fn no(reason: OutcomeReason, why: &str) -> Result<(), No> {
-    Err((reason, why.to_owned()))
+/// Why a unit is not restarted; the caller puts the unit's name before it.
+fn no(reason: OutcomeReason, why: impl Into<String>) -> Result<(), Refusal> {
+    Err(Refusal::new(reason, why))
 }
 
 /// Checks that the unit is in service. A unit that a person has masked or disabled is out of service; a unit in
 /// transition is left to systemd.
-fn in_service(seen: &UnitSeen) -> Result<(), No> {
+fn in_service(seen: &UnitSeen) -> Result<(), Refusal> {
     use OutcomeReason as R;
     match (seen.load.as_str(), seen.file.as_str()) {
         ("masked", _) | (_, "masked" | "masked-runtime") => {
@@ -301,36 +291,36 @@ fn in_service(seen: &UnitSeen) -> Result<(), No> {
         }
         ("loaded", _) => {}
         ("not-found", _) => return no(R::CheckFailed, "is not known to systemd"),
-        (load, _) => return no(R::CheckFailed, &format!("cannot be loaded by systemd: {load}")),
+        (load, _) => return no(R::CheckFailed, format!("cannot be loaded by systemd: {load}")),
     }
     if seen.active == "activating" && seen.sub == "auto-restart" {
         return no(R::Protected, "is already in a systemd restart loop");
     }
     if seen.job != 0 || !["active", "failed", "inactive"].contains(&seen.active.as_str()) {
-        return no(R::KubeletBusy, &format!("is {}: systemd is changing it", seen.phrase()));
+        return no(R::KubeletBusy, format!("is {}: systemd is changing it", seen.phrase()));
     }
     Ok(())
 }
 
 /// Checks that systemd and the process table agree. A unit that a person has stopped stays stopped.
-fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, params: &Restart) -> Result<(), No> {
+fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, params: &Restart) -> Result<(), Refusal> {
     use OutcomeReason as R;
     let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
     let Some(Process { pid, .. }) = process else {
         if runs {
-            return no(R::CheckFailed, &format!("is {stands} in systemd, but no process of the {what} runs"));
+            return no(R::CheckFailed, format!("is {stands} in systemd, but no process of the {what} runs"));
         }
         return may_be_started(seen, params);
     };
     if !runs {
-        return no(R::CheckFailed, &format!("is {stands} in systemd, but process {pid} of the {what} runs"));
+        return no(R::CheckFailed, format!("is {stands} in systemd, but process {pid} of the {what} runs"));
     }
     Ok(())
 }
 
 /// Checks whether a unit that does not run may be started: it must have failed, or the command allows
 /// starting a stopped unit. A named unit must also be one that is started with the node.
-fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
+fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), Refusal> {
     if seen.active == "inactive" && !params.start_if_stopped {
         return no(
             OutcomeReason::Protected,
@@ -338,8 +328,7 @@ fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
         );
     }
     if params.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
-        let why = format!("does not start at boot: its unit file is {:?}", seen.file);
-        return no(OutcomeReason::Protected, &why);
+        return no(OutcomeReason::Protected, format!("does not start at boot: its unit file is {:?}", seen.file));
     }
     Ok(())
 }

@@ -34,18 +34,16 @@ impl Checker {
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
         let answer = async { Cri::connect(&self.endpoint.socket).await?.version(self.bounds.call).await };
-        match answer.await {
-            Ok(_) => return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}"))),
-            Err(error) => {
-                let unit = match error {
-                    CriError::Missing(_) => self.usual_unit(Daemon::Runtime).await?,
-                    _ => None,
-                };
-                if !is_silence(&error, unit.as_ref().map(|unit| &unit.seen)) {
-                    // The cause can be something that this process lacks.
-                    return Err(asked("its version", &error));
-                }
-            }
+        let Err(error) = answer.await else {
+            return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}")));
+        };
+        let unit = match error {
+            CriError::Missing(_) => self.usual_unit(Daemon::Runtime).await?,
+            _ => None,
+        };
+        if !is_silence(&error, unit.as_ref().map(|unit| &unit.seen)) {
+            // The cause can be something that this process lacks.
+            return Err(asked("its version", &error));
         }
         self.shim_is_alone(pid).await?;
         match self.state(held).await? {

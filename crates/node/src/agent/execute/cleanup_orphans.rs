@@ -7,7 +7,7 @@ use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::PinnedProcess;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
-use nrh_core::action::{CleanupOrphans, Signal};
+use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::{FaultType, ProcessRef, Role};
 use nrh_core::observation::ContainerState;
@@ -16,10 +16,8 @@ use nrh_core::text::is_full_id;
 /// What the command names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admitted {
-    /// A shim that serves no container any more.
+    /// A shim that serves no container any more, or a stopped one that may block the start of the runtime.
     Shim(ProcessRef),
-    /// A stopped shim that may block the start of the runtime.
-    UnresponsiveShim(ProcessRef),
     /// A container whose sandbox is gone, by its id.
     Container(String),
 }
@@ -33,11 +31,9 @@ pub(in crate::agent) enum Allowed {
     Container { cri: Cri, container_id: String, state: ContainerState },
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(_: &CleanupOrphans, command: &ActionCommand) -> Result<Admitted, Refusal> {
+pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
     match command.fault_type {
-        FaultType::UnresponsiveShim => Ok(Admitted::UnresponsiveShim(process(command, Role::Shim)?)),
-        FaultType::LeakedShim => Ok(Admitted::Shim(process(command, Role::Shim)?)),
+        FaultType::UnresponsiveShim | FaultType::LeakedShim => process(command, Role::Shim).map(Admitted::Shim),
         FaultType::OrphanContainer => match &command.target.container_id {
             Some(id) if is_full_id(id) => Ok(Admitted::Container(id.clone())),
             _ => Err(Refusal::malformed("an orphan container must be named by its full id of 64 hex digits")),
@@ -53,10 +49,10 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: 
             let (cri, state) = checker.container_still_orphaned(target, id).await?;
             return Ok(Allowed::Container { cri, container_id: id.clone(), state });
         }
-        Admitted::Shim(process) | Admitted::UnresponsiveShim(process) => process,
+        Admitted::Shim(process) => process,
     };
     let held = checker.hold(process, target).await?;
-    if matches!(admitted, Admitted::Shim(_)) {
+    if command.fault_type == FaultType::LeakedShim {
         checker.shim_still_leaked(&held).await?;
     } else {
         checker.shim_still_unresponsive(&held).await?;

@@ -7,7 +7,6 @@ use crate::agent::checker::{Bounds, Checker};
 use crate::agent::verdict::{self, Refusal};
 use crate::proc;
 use crate::sentinel::{Folder, Found, Mark, Placed, SentinelError};
-use nrh_core::action::MarkForReboot;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::reboot::{MARK_STANDS, sentinel_name};
 
@@ -26,15 +25,20 @@ pub(in crate::agent) struct Allowed {
     path: String,
 }
 
-pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<Admitted, Refusal> {
-    let reboot = reboot::boot(command)?;
-    if sentinel_name(&params.path).is_none() {
+pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
+    let reboot = reboot::admit(command)?;
+    let path = path(command);
+    if sentinel_name(&path).is_none() {
         return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }
     match command.marker_expires_after_seconds {
-        Some(expires_after @ 1..=MARK_STANDS) => Ok(Admitted { reboot, path: params.path.clone(), expires_after }),
+        Some(expires_after @ 1..=MARK_STANDS) => Ok(Admitted { reboot, path, expires_after }),
         _ => Err(Refusal::malformed("markerExpiresAfterSeconds is not within 1 to 86400")),
     }
+}
+
+fn path(command: &ActionCommand) -> String {
+    command.action.params().mark_for_reboot.unwrap_or_default().path
 }
 
 /// Checks what a reboot needs. Whether the machine may reboot right now is checked by the tool that reboots it.
@@ -84,7 +88,7 @@ pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, _: &Bound
 /// Returns the result of a reboot marker whose claim has no outcome. The marker file shows the result at once; the
 /// boot itself can be hours away.
 pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -> Result<Outcome, Refusal> {
-    let path = command.action.params().mark_for_reboot.unwrap_or_default().path;
+    let path = path(command);
     let (host, name) = (checker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
     let check = move || Folder::open(&host)?.check(&name);
     let found = checker.reader.run(checker.bounds.processes, check).await?;

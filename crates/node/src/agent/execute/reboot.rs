@@ -6,7 +6,6 @@ use super::{done, failed, process};
 use crate::agent::checker::{Bounds, Checker};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
-use nrh_core::action::Reboot;
 use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::ProcessRef;
 use nrh_core::reboot::is_boot_id;
@@ -22,12 +21,8 @@ pub(crate) struct Admitted {
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed(PathBuf);
 
-pub(super) fn admit(_: &Reboot, command: &ActionCommand) -> Result<Admitted, Refusal> {
-    boot(command)
-}
-
 /// The boot and the process of a command that ends a boot.
-pub(super) fn boot(command: &ActionCommand) -> Result<Admitted, Refusal> {
+pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
     let boot_id = command.boot_id.clone().filter(|id| is_boot_id(id));
     let boot_id = boot_id.ok_or_else(|| Refusal::malformed("a reboot must name the boot that is to end (bootId)"))?;
     let role = command.fault_type.spec().remedy.hung_process.ok();

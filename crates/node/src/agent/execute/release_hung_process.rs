@@ -22,10 +22,10 @@ pub(in crate::agent) struct Allowed {
     signal: Signal,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(params: &ReleaseHungProcess, command: &ActionCommand) -> Result<Admitted, Refusal> {
-    let Ok(role) = command.fault_type.spec().remedy.hung_process else { return Err(no_preflight(command)) };
-    Ok(Admitted { process: process(command, role)?, params: *params })
+pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
+    let role = command.fault_type.spec().remedy.hung_process.ok();
+    let (role, params) = role.zip(command.action.params().release_hung_process).ok_or_else(|| no_preflight(command))?;
+    Ok(Admitted { process: process(command, role)?, params })
 }
 
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, admitted: &Admitted) -> Result<Allowed, Refusal> {

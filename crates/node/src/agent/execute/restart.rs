@@ -17,7 +17,7 @@ pub(crate) struct Admitted {
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed(Unit);
 
-pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Admitted, Refusal> {
+pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
     let (daemon, params) =
         command.action.traits().restarts.zip(command.action.params().restart).ok_or_else(|| no_preflight(command))?;
     if params.unit.as_ref().is_some_and(|unit| !is_service(unit)) {

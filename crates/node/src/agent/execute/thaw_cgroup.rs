@@ -18,7 +18,6 @@ use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
 use crate::reader::Reader;
 use crate::runtime::Client;
-use nrh_core::action::ThawCgroup;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
 use nrh_core::fault::{ProcessRef, Role, Target};
 use nrh_core::faults::frozen_cgroup;
@@ -47,8 +46,7 @@ pub(in crate::agent) struct Allowed {
     reader: Reader,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Admitted, Refusal> {
+pub(super) fn admit(command: &ActionCommand) -> Result<Admitted, Refusal> {
     let process = process(command, Role::ContainerInit)?;
     let group = PathBuf::from(command.target.control_group.as_deref().unwrap_or_default());
     // With systemd's groups of version 2, crun has a group of its own below that of the container.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::restart::Daemons;
 use super::*;
 use crate::bus::fake::{Login, unit};
+use crate::sentinel::tests::Host;
 use crate::sentinel::{self, Folder, Mark};
 use nrh_core::action::MarkForReboot;
 
@@ -18,9 +19,7 @@ struct Marked {
 
 impl Marked {
     fn new() -> Self {
-        let host = tempfile::tempdir_in("/dev/shm").unwrap();
-        fs::create_dir(host.path().join("run")).unwrap();
-        fs::set_permissions(host.path().join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+        let Host(host) = Host::new();
         Self { daemons: Daemons::of_runtime(unit("failed", "failed")), host }
     }
 

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use super::*;
 use crate::proc;
@@ -52,15 +51,12 @@ fn mounted(script: &str) -> Option<(Running, tempfile::TempDir)> {
     let script =
         format!("set -e; mount --make-rprivate /; cd {}; {script}; touch ready; exec sleep 60", temp.path().display());
     let mut child = Running::start(Command::new("unshare").args(["--mount", "sh", "-c", &script]));
-    let start = Instant::now();
-    while !temp.path().join("ready").exists() {
-        // It ends at the first command that fails; one that is only slow is no reason to skip.
-        if child.0.try_wait().unwrap().is_some() {
-            eprintln!("SKIP: cannot mount here");
-            return None;
-        }
-        assert!(start.elapsed() < Duration::from_secs(50), "the mounts are not made");
-        std::thread::sleep(Duration::from_millis(20));
+    let is_ready = || temp.path().join("ready").exists();
+    // It ends at the first command that fails; one that is only slow is no reason to skip.
+    wait_until("the mounts", || is_ready() || child.0.try_wait().unwrap().is_some());
+    if !is_ready() {
+        eprintln!("SKIP: cannot mount here");
+        return None;
     }
     Some((child, temp))
 }

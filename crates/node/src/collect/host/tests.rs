@@ -9,6 +9,7 @@ use rustix::fs::{CWD, Mode, openat};
 
 use super::*;
 use crate::proc::fake::{self, Proc, Running};
+use crate::waiting::wait_until;
 
 fn daemon(process: &Running) -> Daemon {
     let start_ticks = process.handle().stat().unwrap().start_ticks;
@@ -216,14 +217,11 @@ fn a_frozen_group_is_told_whatever_the_process_waits_in() {
         let who = Who { inits: vec![init], ..Who::default() };
         assert_eq!(host.frozen(&root, &who), Ok(Vec::new()), "{parent}");
         group.set(file, text);
-        let began = Instant::now();
-        let found = loop {
-            let found = host.frozen(&root, &who).unwrap();
-            if !found.is_empty() || began.elapsed() > Duration::from_secs(5) {
-                break found;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        let mut found = Vec::new();
+        wait_until("the freeze", || {
+            found = host.frozen(&root, &who).unwrap();
+            !found.is_empty()
+        });
         assert_eq!((found.len(), found[0].process.pid, found[0].serves.as_str()), (1, pid, "s"), "{parent}");
         assert!(found[0].group.contains("nrh-test-freeze"), "{found:?}");
         tried += 1;

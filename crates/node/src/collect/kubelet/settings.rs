@@ -277,7 +277,4 @@ fn flags<'a>(args: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
 }
 
 #[cfg(test)]
-mod file_tests;
-
-#[cfg(test)]
 mod tests;

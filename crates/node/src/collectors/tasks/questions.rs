@@ -1,7 +1,7 @@
 //! Sends the questions that are due, and stores their answers.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ enum Answer {
 }
 
 /// Asks questions for ever.
-pub(in crate::collectors) async fn run(shared: Arc<Shared>, proc: PathBuf) {
+pub(in crate::collectors) async fn run(shared: Arc<Shared>) {
     let mut tempo = shared.tempo.subscribe();
     let mut asked = (tempo.borrow_and_update().asked, None);
     let mut connection: Option<(TaskEndpoint, TaskClient)> = None;
@@ -50,7 +50,7 @@ pub(in crate::collectors) async fn run(shared: Arc<Shared>, proc: PathBuf) {
             lock(&shared.tasks).control = Some(now);
             // On its own connection: a stuck connection is no proof about the service.
             if let Ok(place) = place(&shared) {
-                calls.spawn(ask_control(place, proc.clone(), now));
+                calls.spawn(ask_control(place, shared.proc.clone(), now));
             }
             continue;
         }
@@ -60,7 +60,7 @@ pub(in crate::collectors) async fn run(shared: Arc<Shared>, proc: PathBuf) {
                 let mut table = lock(&shared.tasks);
                 (table.listed, table.list_is_out) = (Some(now), true);
             }
-            match connected(&shared, &proc, &mut connection).await {
+            match connected(&shared, &mut connection).await {
                 Ok(service) => drop(calls.spawn(ask_all(service, now))),
                 Err(failure) => finish(&shared, Answer::All(now, Err(failure)), &mut connection),
             }
@@ -76,7 +76,7 @@ pub(in crate::collectors) async fn run(shared: Arc<Shared>, proc: PathBuf) {
             let sent = Instant::now();
             lock(&shared.tasks).sent(id, sent);
             let bound = lock(&shared.tasks).pace().bound;
-            match connected(&shared, &proc, &mut connection).await {
+            match connected(&shared, &mut connection).await {
                 Ok(service) => drop(calls.spawn(call(service, id.clone(), sent, bound))),
                 Err(failure) => finish(&shared, Answer::Task(id.clone(), sent, Err(failure)), &mut connection),
             }
@@ -160,7 +160,6 @@ fn finish_all(
 
 async fn connected(
     shared: &Shared,
-    proc: &Path,
     connection: &mut Option<(TaskEndpoint, TaskClient)>,
 ) -> Result<TaskClient, Failure> {
     let place = place(shared)?;
@@ -169,7 +168,7 @@ async fn connected(
     {
         return Ok(asker.clone());
     }
-    let asker = TaskClient::connect(&place, proc).await.map_err(unconnected)?;
+    let asker = TaskClient::connect(&place, &shared.proc).await.map_err(unconnected)?;
     *connection = Some((place, asker.clone()));
     Ok(asker)
 }

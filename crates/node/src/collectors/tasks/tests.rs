@@ -3,7 +3,7 @@
 use super::*;
 use crate::collectors::Paces;
 use nrh_core::fault::PodRef;
-use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen};
+use nrh_core::observation::{ContainerSeen, SandboxSeen};
 use nrh_core::thresholds::task_max_age;
 
 fn round(count: usize) -> ListRound {
@@ -271,7 +271,7 @@ fn a_silent_task_whose_question_fails_is_not_hurried() {
 fn a_stopped_shim_makes_its_containers_suspects() {
     let (mut table, start) = (table(50), Instant::now());
     play(&mut table, start, secs(10), TaskAnswer::Answered);
-    assert!(table.stopped(["s049".to_owned()].into()));
+    table.stopped = ["s049".to_owned()].into();
     assert_eq!(table.next(start + secs(10), None).unwrap().1, "c049");
 }
 
@@ -447,7 +447,7 @@ fn with_docker_every_container_and_every_sandbox_is_asked_for_and_no_shim_that_n
     assert_eq!(ids, ["c000", "c001", "s000", "s001", "s002"].into());
     assert_eq!(table.pace().deadline, secs(5));
     // A stopped shim of a sandbox says nothing of the containers in it.
-    table.stopped(["s000".to_owned()].into());
+    table.stopped = ["s000".to_owned()].into();
     assert!(!table.is_suspect("c000", &table.entries["c000"]));
     assert!(table.is_suspect("s000", &table.entries["s000"]));
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
 
 use k8s_cri::v1;
 use serde_json::json;
@@ -11,7 +10,7 @@ use super::*;
 use crate::collect::HostPaths;
 use crate::cri::fake;
 use crate::docker::fake::{Fake as Docker, Say as Said, listed};
-use crate::proc::fake::{Entry, Proc, SHIM};
+use crate::proc::fake::{Entry, Proc, SHIM, memory, peak_of};
 use nrh_core::diagnose::diagnose;
 use nrh_core::finding::Known;
 use nrh_core::thresholds::Thresholds;
@@ -111,12 +110,6 @@ fn proc() -> Proc {
     proc
 }
 
-fn memory(name: &str) -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-}
-
 fn state<T>(reading: &Reading<T>) -> String {
     match reading {
         Reading::Never => "nothing".to_owned(),
@@ -173,34 +166,29 @@ async fn measured() {
     println!("peak: {} KiB", memory("VmHWM:").saturating_sub(before) >> 10);
 }
 
-fn measure(kind: &str, largest: PathBuf, listed: &str) {
+fn measure(kind: &str, largest: &Path, listed: &str) {
     let (small, proc) = (Fake::start(), proc());
-    let name = format!("{}::measured", module_path!().split_once("::").unwrap().1);
-    let out = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"])
-        .envs([("NRH_TEST_SMALL", small.socket()), ("NRH_TEST_LARGEST", largest)])
-        .env("NRH_TEST_PROC", proc.path())
-        .env("NRH_TEST_KIND", kind)
-        .env("GLIBC_TUNABLES", TUNABLES)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    let environment = [
+        ("NRH_TEST_SMALL", small.socket().into_os_string()),
+        ("NRH_TEST_LARGEST", largest.into()),
+        ("NRH_TEST_PROC", proc.path().into()),
+        ("NRH_TEST_KIND", kind.into()),
+        ("GLIBC_TUNABLES", TUNABLES.into()),
+    ];
+    let (said, peak) = peak_of(module_path!(), &environment);
     println!("{said}");
     assert!(said.contains(listed), "{said}");
-    let (_, peak) = said.split_once("peak: ").unwrap();
-    let peak: usize = peak.split_once(" KiB").unwrap().0.parse().unwrap();
-    assert!((peak << 10) + REST <= LIMIT, "{said}");
+    assert!(peak + REST <= LIMIT, "{said}");
 }
 
 #[test]
 fn lists_and_processes_at_their_bounds_leave_a_probe_within_its_memory() {
     let fake = largest();
-    measure("containerd", fake.socket(), &format!("{SANDBOXES} sandboxes, {CONTAINERS} containers; beyond "));
+    measure("containerd", &fake.socket(), &format!("{SANDBOXES} sandboxes, {CONTAINERS} containers; beyond "));
 }
 
 #[test]
 fn the_same_with_docker_whose_lists_are_json() {
     let fake = largest_of_docker();
-    measure("docker", fake.socket(), &format!("{LABELLED} sandboxes, {CONTAINERS} containers; beyond "));
+    measure("docker", &fake.socket(), &format!("{LABELLED} sandboxes, {CONTAINERS} containers; beyond "));
 }

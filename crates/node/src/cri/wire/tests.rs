@@ -1,6 +1,5 @@
 //! Lists as large as they may be.
 
-use std::process::Command;
 use std::time::Duration;
 
 use k8s_cri::v1;
@@ -9,6 +8,7 @@ use prost::encoding::encode_varint;
 use super::*;
 use crate::cri::fake::{Fake, Say, labels, pod};
 use crate::cri::{Cri, CriError};
+use crate::proc::fake::{memory, peak_of};
 
 const MIB: usize = 1 << 20;
 
@@ -91,13 +91,6 @@ async fn a_list_of_which_too_much_would_be_kept_is_refused_by_its_name() {
     assert_eq!(newest.map(jiff::Timestamp::as_nanosecond), Some(7));
 }
 
-/// What this process uses of memory, in bytes.
-fn memory(name: &str) -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-}
-
 /// What reading takes at its peak beside the answer itself.
 fn peak<T: Item>(answer: &[u8], items: Result<usize, usize>) -> usize {
     assert!(answer.len() <= 16 * MIB);
@@ -132,18 +125,9 @@ fn measured() {
 /// The probe may use 64 MiB. The answer itself takes up to 16 of them while it is read.
 #[test]
 fn the_largest_answers_are_read_in_little_memory() {
-    let name = format!("{}::measured", module_path!().split_once("::").unwrap().1);
     for (what, most) in [("annotations", MIB), ("labels", MIB), ("containers", 5 * MIB), ("refused", 5 * MIB)] {
-        let out = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"])
-            .env("NRH_TEST_LIST", what)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
-        let (_, peak) = said.split_once("peak: ").unwrap();
-        let peak: usize = peak.split_once(" KiB").unwrap().0.parse().unwrap();
-        println!("{what}: {peak} KiB");
-        assert!(peak << 10 <= most, "{what}: {said}");
+        let (said, peak) = peak_of(module_path!(), &[("NRH_TEST_LIST", what.into())]);
+        println!("{what}: {} KiB", peak >> 10);
+        assert!(peak <= most, "{what}: {said}");
     }
 }
