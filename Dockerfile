@@ -17,7 +17,7 @@ COPY . .
 # The target is named although it is the host's own: only then does cargo keep the flag away from build scripts.
 RUN triple="$(rustc -vV | sed -n 's/^host: //p')" \
     && name="$(echo "$triple" | tr 'a-z-' 'A-Z_')" \
-    && export "CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs" \
+    && export "CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr" \
     && cargo auditable build --release --locked --package nrh --bin nrh --bin nrh-probe --target "$triple" \
     && install -D -m 0755 -t /out "target/$triple/release/nrh" "target/$triple/release/nrh-probe"
 

@@ -25,8 +25,9 @@ const PREBUILT: &str = "NRH_TESTBED_PROGRAMS";
 
 /// The compiler's flags for a static binary, as in the Dockerfile.
 ///
-/// Packed relocations, because every start reads all of them and they stay resident: half a megabyte otherwise.
-const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs";
+/// Packed relocations, because every start reads all of them and they stay resident: half a megabyte otherwise. No index of
+/// unwind tables (200 kB): a panic ends the process, and without symbols a backtrace shows nothing.
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr";
 
 /// The only file of the bed's own images.
 const PROGRAM: &str = "workload";
