@@ -83,8 +83,8 @@ impl Mark {
         (mark.text().as_bytes() == text).then_some(mark)
     }
 
-    /// Why the marker is obsolete, if it is: by its own content or by the current command. `command` is `None` if the
-    /// current command is unknown.
+    /// Why the marker is obsolete, if it is: by its own content or by the command of its node. `command` is `None` if the
+    /// marker is of another node.
     fn is_over(&self, command: Option<&Command>, boot: &str, uptime: Duration) -> Option<&'static str> {
         if self.boot_id != boot {
             return Some("the boot that it was to end has ended");
@@ -92,7 +92,7 @@ impl Mark {
         if uptime.as_secs() > self.until {
             return Some("its time is over");
         }
-        match &command?.command {
+        match &command.filter(|command| command.is_known)?.command {
             Some(current) if current.operation_id == self.operation_id => None,
             Some(_) => Some("another command is issued"),
             None => Some("its command was withdrawn"),
@@ -283,7 +283,7 @@ pub(crate) fn remove_obsolete_markers(
     for (name, mark) in folder.ours()? {
         // The command of one node says nothing about the marker of another node on the same machine. Boot and expiry
         // do.
-        let command = (command.is_known && mark.node == node).then_some(command);
+        let command = (mark.node == node).then_some(command);
         let Some(why) = mark.is_over(command, boot, uptime) else { continue };
         match folder.withdraw(&name, &mark) {
             Ok(true) => {

@@ -158,12 +158,12 @@ fn a_node_that_lies_keeps_the_others_waiting_for_a_quarter_of_an_hour_at_most() 
 
 #[test]
 fn a_node_that_had_its_turn_takes_none_from_one_that_had_none() {
-    // An hour later that is forgotten, and the more severe fault goes first.
     for (is_forgotten, first) in [(false, "n01"), (true, LIAR)] {
         let mut world = cluster(5);
         world.inject(LIAR, plugin(), ClearedBy::Kill);
         world.run(secs(600));
         if is_forgotten {
+            // Then the more severe fault goes first.
             let memory = world.settings.failed_memory;
             world.tick(memory);
         }

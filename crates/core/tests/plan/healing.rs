@@ -98,6 +98,7 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
     assert_eq!(allows_running_pods(&world), None, "another node says so, which may lie");
     world.terminating.entry("n1".into()).or_default().insert(pod("log"));
     assert_eq!(allows_running_pods(&world), Some(true));
+    assert_eq!(acts(&world.plan())[0].1, JOB_KILL);
 
     let world = World::sick(hung("log"), ClearedBy::Kill, &[kill(true)]);
     assert_eq!(allows_running_pods(&world), Some(true));

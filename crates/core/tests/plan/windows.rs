@@ -88,7 +88,6 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     assert!(blocked.message.contains("ReleaseHungProcess is not done while the Deny window"), "{}", blocked.message);
 }
 
-/// It was reserved, the leader died before the act, and then its window shut.
 #[test]
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]).scheduled();

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tokio::net::UnixListener;
 
 use super::fake::{message, number_field};
-use super::message::{MAX_MESSAGE, field, signature, text};
+use super::message::{MAX_MESSAGE, call, field, signature, text};
 use super::*;
 use crate::proc::fake::Running;
 use crate::waiting::wait_until;
@@ -64,6 +64,20 @@ fn silent(step: BusStep, how: &str) -> Result<BusSeen, BusError> {
 #[expect(clippy::unnecessary_wraps, reason = "held against answers, of which some are errors")]
 fn refused(step: BusStep, how: &str) -> Result<BusSeen, BusError> {
     Ok(BusSeen::Refused { step, how: how.to_owned() })
+}
+
+/// The fakes encode with the same functions, so these bytes are written by hand, from the D-Bus specification.
+#[test]
+fn a_call_has_the_bytes_of_the_specification() {
+    let expected = [
+        &b"l\x01\x02\x01\x0f\0\0\0\x05\0\0\0\x38\0\0\0"[..],
+        b"\x01\x01o\0\x02\0\0\0/a\0\0\0\0\0\0",
+        b"\x06\x01s\0\x01\0\0\0b\0\0\0\0\0\0\0",
+        b"\x03\x01s\0\x01\0\0\0C\0\0\0\0\0\0\0",
+        b"\x08\x01g\0\x02ss\0",
+        b"\x01\0\0\0x\0\0\0\x02\0\0\0yz\0",
+    ];
+    assert_eq!(call(5, &[(1, "/a"), (6, "b"), (3, "C")], &["x", "yz"]), expected.concat());
 }
 
 #[tokio::test]

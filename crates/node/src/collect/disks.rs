@@ -32,7 +32,8 @@ struct Places {
     daemon: Daemon,
     folders: Vec<PathBuf>,
     /// The folder in which a runtime keeps data that lives as long as the boot (sockets, bundles, locks). This is not all of
-    /// `/run`: a unit may have that read-only, and its own folder writable.
+    /// `/run`: a unit may have that read-only, and its own folder writable. `None` for other daemons, and for runtimes whose
+    /// usual folder is not known.
     run: Option<PathBuf>,
     /// The flags of a kubelet; `None` for other daemons, and where they cannot be read.
     args: Option<Vec<String>>,

@@ -55,16 +55,16 @@ pub async fn inspect(
     id: &str,
     bound: Duration,
 ) -> Result<TaskAnswer, CriError> {
-    match docker.inspect(id, bound).await {
-        Ok(status) => match (status.answer(status.pid().is_some_and(|pid| is_gone(proc, pid))), tasks) {
-            (TaskAnswer::DaemonAnswered, Some(tasks)) => match ask(tasks, id, SHIM.min(bound)).await {
-                Ok(answer @ (TaskAnswer::NoAnswer | TaskAnswer::Answered)) => Ok(answer),
-                _ => Ok(TaskAnswer::DaemonAnswered),
-            },
-            (answer, _) => Ok(answer),
+    let inspected = docker.inspect(id, bound).await;
+    // The report may hold a long text: it is dropped before the next wait.
+    let answer = inspected.map(|status| status.answer(status.pid().is_some_and(|pid| is_gone(proc, pid))));
+    match (answer, tasks) {
+        (Ok(TaskAnswer::DaemonAnswered), Some(tasks)) => match ask(tasks, id, SHIM.min(bound)).await {
+            Ok(answer @ (TaskAnswer::NoAnswer | TaskAnswer::Answered)) => Ok(answer),
+            _ => Ok(TaskAnswer::DaemonAnswered),
         },
-        Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
-        Err(error) => Err(error),
+        (Err(CriError::NotFound), _) => Ok(TaskAnswer::NotFound),
+        (answer, _) => answer,
     }
 }
 

@@ -195,12 +195,14 @@ mod tests {
                     2: FLOCK  ADVISORY  WRITE 123 fe:00:5554898 0 EOF\n\
                     2: -> FLOCK  ADVISORY  WRITE 124 fe:00:5554898 0 EOF\n\
                     2:  -> FLOCK  ADVISORY  WRITE 125 fe:00:5554898 0 EOF\n\
-                    3: OFDLCK ADVISORY  READ  -1 fe:00:5554851 0 EOF\n";
+                    3: OFDLCK ADVISORY  READ  -1 fe:00:5554851 0 EOF\n\
+                    3: -> OFDLCK ADVISORY  WRITE -1 fe:00:5554851 0 EOF\n";
         let locks = parse(text);
         assert_eq!(locks.len(), 3);
         assert_eq!(locks[1].waiters, [124, 125]);
         assert_eq!(locks[1].file, FileId { major: 0xfe, minor: 0, inode: 5_554_898 });
         assert_eq!(locks[2].kind, LockKind::OpenFile);
+        assert!(locks[2].waiters.is_empty(), "the kernel does not say which process waits");
         assert!(locks[0].waiters.is_empty());
     }
 

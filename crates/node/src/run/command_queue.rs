@@ -38,8 +38,9 @@ impl CommandQueue {
     /// Waits for the end of the command in progress; for ever if there is none.
     pub(super) async fn ended(&mut self) {
         let Some(running) = &mut self.running else { return std::future::pending().await };
-        if let Ok(outcome) = running.await {
-            self.outcome = Some(outcome);
+        match running.await {
+            Ok(outcome) => self.outcome = Some(outcome),
+            Err(error) => tracing::error!(%error, "the command ended without an outcome"),
         }
         self.running = None;
     }

@@ -296,6 +296,15 @@ fn a_remediation_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or
     assert!(state.snapshot.unreadable.is_empty());
 }
 
+#[test]
+fn a_new_list_forgets_an_unreadable_remediation_that_it_does_not_show() {
+    let (mut state, now) = (State::default(), Instant::now());
+    remediation(1, "OfALaterVersion", &json!([FINALIZER])).fold(&mut state, now);
+    NodeRemediation::versions(&mut state).begin();
+    NodeRemediation::finish_list(&mut state);
+    assert!(state.snapshot.unreadable.is_empty());
+}
+
 fn daemon_set(version: u64, ready: u32) -> DaemonSet {
     serde_json::from_value(json!({
         "metadata": {"name": "ds", "namespace": "d", "uid": "s", "resourceVersion": version.to_string()},

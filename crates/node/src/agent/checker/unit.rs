@@ -2,6 +2,7 @@
 //! clearly belong to the daemon. No person has disabled, masked or stopped it, and systemd has no job in progress for
 //! it.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use super::Checker;
@@ -224,9 +225,8 @@ impl Checker {
         let restarted_with = |one: &&Process| unit.seen.restarted_with.iter().any(|other| one.is_in(other));
         let stops_docker =
             runtimes.iter().any(|one| one.command == DOCKERD && (one.is_in(&unit.name) || restarted_with(&one)));
-        in_service(&unit.seen)
-            .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
-            .map_err(|no| Refusal::new(no.reason, format!("{} {}", unit.name, no.message)))?;
+        unit.in_service()?;
+        unit.stands_as_seen(daemon, process, params)?;
         // A kubelet's restart must not end containers at all: its policy needs no right to evict pods.
         let may_end_containers = params.skip_safety_check && daemon == Daemon::Runtime;
         if stops_docker && !may_end_containers {
@@ -273,62 +273,67 @@ impl Checker {
     }
 }
 
-/// Why a unit is not restarted; the caller puts the unit's name before it.
-fn no(reason: OutcomeReason, why: impl Into<String>) -> Result<(), Refusal> {
-    Err(Refusal::new(reason, why))
-}
-
-/// Checks that the unit is in service. A unit that a person has masked or disabled is out of service; a unit in
-/// transition is left to systemd.
-fn in_service(seen: &UnitSeen) -> Result<(), Refusal> {
-    use OutcomeReason as R;
-    match (seen.load.as_str(), seen.file.as_str()) {
-        ("masked", _) | (_, "masked" | "masked-runtime") => {
-            return no(R::Protected, "is masked: a person has taken it out of service");
+impl Unit {
+    /// Checks that the unit is in service. A unit that a person has masked or disabled is out of service; a unit in
+    /// transition is left to systemd.
+    fn in_service(&self) -> Result<(), Refusal> {
+        use OutcomeReason as R;
+        let seen = &self.seen;
+        match (seen.load.as_str(), seen.file.as_str()) {
+            ("masked", _) | (_, "masked" | "masked-runtime") => {
+                return self.refuse(R::Protected, "is masked: a person has taken it out of service");
+            }
+            ("loaded", "disabled") if seen.active != "active" => {
+                return self.refuse(R::Protected, "is disabled and does not run: a person has taken it out of service");
+            }
+            ("loaded", _) => {}
+            ("not-found", _) => return self.refuse(R::CheckFailed, "is not known to systemd"),
+            (load, _) => return self.refuse(R::CheckFailed, format!("cannot be loaded by systemd: {load}")),
         }
-        ("loaded", "disabled") if seen.active != "active" => {
-            return no(R::Protected, "is disabled and does not run: a person has taken it out of service");
+        if seen.active == "activating" && seen.sub == "auto-restart" {
+            return self.refuse(R::Protected, "is already in a systemd restart loop");
         }
-        ("loaded", _) => {}
-        ("not-found", _) => return no(R::CheckFailed, "is not known to systemd"),
-        (load, _) => return no(R::CheckFailed, format!("cannot be loaded by systemd: {load}")),
-    }
-    if seen.active == "activating" && seen.sub == "auto-restart" {
-        return no(R::Protected, "is already in a systemd restart loop");
-    }
-    if seen.job != 0 || !["active", "failed", "inactive"].contains(&seen.active.as_str()) {
-        return no(R::KubeletBusy, format!("is {}: systemd is changing it", seen.phrase()));
-    }
-    Ok(())
-}
-
-/// Checks that systemd and the process table agree. A unit that a person has stopped stays stopped.
-fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, params: &Restart) -> Result<(), Refusal> {
-    use OutcomeReason as R;
-    let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
-    let Some(Process { pid, .. }) = process else {
-        if runs {
-            return no(R::CheckFailed, format!("is {stands} in systemd, but no process of the {what} runs"));
+        if seen.job != 0 || !["active", "failed", "inactive"].contains(&seen.active.as_str()) {
+            return self.refuse(R::KubeletBusy, format!("is {}: systemd is changing it", seen.phrase()));
         }
-        return may_be_started(seen, params);
-    };
-    if !runs {
-        return no(R::CheckFailed, format!("is {stands} in systemd, but process {pid} of the {what} runs"));
+        Ok(())
     }
-    Ok(())
-}
 
-/// Checks whether a unit that does not run may be started: it must have failed, or the command allows
-/// starting a stopped unit. A named unit must also be one that is started with the node.
-fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), Refusal> {
-    if seen.active == "inactive" && !params.start_if_stopped {
-        return no(
-            OutcomeReason::Protected,
-            "was stopped, by a person or with a unit that it is bound to; set restart.startIfStopped in the step to start it anyway",
-        );
+    /// Checks that systemd and the process table agree. A unit that a person has stopped stays stopped.
+    fn stands_as_seen(&self, daemon: Daemon, process: Option<&Process>, params: &Restart) -> Result<(), Refusal> {
+        use OutcomeReason as R;
+        let (what, runs) = (daemon.as_str(), self.seen.active == "active");
+        let stands = format!("is {} in systemd", self.seen.phrase());
+        let Some(Process { pid, .. }) = process else {
+            if runs {
+                return self.refuse(R::CheckFailed, format!("{stands}, but no process of the {what} runs"));
+            }
+            return self.may_be_started(params);
+        };
+        if !runs {
+            return self.refuse(R::CheckFailed, format!("{stands}, but process {pid} of the {what} runs"));
+        }
+        Ok(())
     }
-    if params.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
-        return no(OutcomeReason::Protected, format!("does not start at boot: its unit file is {:?}", seen.file));
+
+    /// Checks whether a unit that does not run may be started: it must have failed, or the command allows
+    /// starting a stopped unit. A named unit must also be one that is started with the node.
+    fn may_be_started(&self, params: &Restart) -> Result<(), Refusal> {
+        if self.seen.active == "inactive" && !params.start_if_stopped {
+            return self.refuse(
+                OutcomeReason::Protected,
+                "was stopped, by a person or with a unit that it is bound to; set restart.startIfStopped in the step to start it anyway",
+            );
+        }
+        let file = &self.seen.file;
+        if params.unit.is_some() && !WANTED.contains(&file.as_str()) {
+            return self.refuse(OutcomeReason::Protected, format!("does not start at boot: its unit file is {file:?}"));
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// `why` continues the name of the unit to a sentence.
+    fn refuse(&self, reason: OutcomeReason, why: impl Display) -> Result<(), Refusal> {
+        Err(Refusal::new(reason, format!("{} {why}", self.name)))
+    }
 }

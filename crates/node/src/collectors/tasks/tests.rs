@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::collectors::Paces;
+use nrh_core::examples::process;
 use nrh_core::fault::PodRef;
 use nrh_core::observation::{ContainerSeen, SandboxSeen};
 use nrh_core::thresholds::task_max_age;
@@ -273,6 +274,17 @@ fn a_stopped_shim_makes_its_containers_suspects() {
     play(&mut table, start, secs(10), TaskAnswer::Answered);
     table.stopped = ["s049".to_owned()].into();
     assert_eq!(table.next(start + secs(10), None).unwrap().1, "c049");
+}
+
+#[test]
+fn a_process_table_says_once_that_other_shims_are_stopped() {
+    let mut table = table(1);
+    let seen = |state| {
+        let shim = ProcessRole::Shim { id: "s000".to_owned(), living_children: 1 };
+        ProcessTable { processes: vec![ProcessSeen { state, ..process(9, shim) }], ..ProcessTable::default() }
+    };
+    let changes = ['S', 'T', 'T', 'S'].map(|state| table.note(&seen(state)));
+    assert_eq!(changes, [false, true, false, true]);
 }
 
 #[test]
