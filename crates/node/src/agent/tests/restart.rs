@@ -456,6 +456,14 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     daemons.kubelet(port, KUBELET);
     daemons.containerd(CONTAINERD);
     daemons.leaves_alone(&self::kubelet(), Protected, "systemd restarts containerd").await;
+    // systemd restarts the kubelet with its runtime, and the kubelet would die of what is left over.
+    let requires = UnitSeen { restarted_with: vec![KUBELET.into()], ..unit("active", "running") };
+    let daemons = Daemons::of_running(requires);
+    daemons.kubelet(port, KUBELET);
+    daemons.node.runtime.set(|world| world.containers.push(container(&id(), &id(), 1)));
+    daemons.leaves_alone(&self::runtime(), Protected, "clean it up first").await;
+    daemons.node.runtime.set(|world| world.containers.clear());
+    done(&daemons.execute(&ActionCommand { operation_id: "clean".into(), ..self::runtime() }).await);
     // The usual unit of a kubelet holds no runtime.
     let daemons = Daemons::of_kubelet(whole_group());
     daemons.kubelet(port, KUBELET);
