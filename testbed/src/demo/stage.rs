@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use super::tell::Teller;
 use super::wait::{POLL_INTERVAL, wait};
-use super::workloads::NAMESPACE;
+use super::workloads::{EVERYWHERE, NAMESPACE, some_workloads};
 use super::writes::Write;
+use crate::layout::Layout;
 use crate::operator::Programs;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
@@ -92,10 +93,25 @@ impl Stage {
             operator::wait(&self.bed)?;
             open(&self.bed, &self.sick)?;
         }
+        if self.sick.layout == Layout::Docker {
+            self.apply_in_turn()?;
+        }
         self.bed.apply(&super::workloads::workloads(&self.sick.name))?;
         self.tell.say("waiting for the controller, the probes and the workloads");
         operator::wait(&self.bed)?;
         self.settle()
+    }
+
+    /// Docker starts a dockerd for each sandbox. On an emulated machine, several at once take longer than the two minutes that the
+    /// kubelet waits for one.
+    fn apply_in_turn(&self) -> Result<()> {
+        operator::wait(&self.bed)?;
+        for name in EVERYWHERE {
+            self.bed.apply(&some_workloads(&[name]))?;
+            let what = format!("daemonset/{name}");
+            self.bed.kubectl(&["-n", NAMESPACE, "rollout", "status", &what, "--timeout=900s"])?;
+        }
+        Ok(())
     }
 
     /// Applies one policy. Where it is for the pods of some namespaces, that of the demo is one more.

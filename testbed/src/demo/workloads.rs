@@ -7,9 +7,12 @@ pub const NAMESPACE: &str = "demo";
 /// Folder on the node with the causes of failing workloads.
 pub(super) const CAUSES: &str = "/run/demo";
 
+/// Workloads that run on every real node.
+pub(super) const EVERYWHERE: [&str; 5] = ["log-shipper", "node-metrics", "mesh-agent", "net-a", "net-b"];
+
 /// DaemonSet pods on every real node; the crash loops on one only.
 pub(super) fn workloads(sick: &str) -> String {
-    let mut text = some_workloads(&["log-shipper", "node-metrics", "mesh-agent", "net-a", "net-b"]);
+    let mut text = some_workloads(&EVERYWHERE);
     for name in ["crash-control", "crash-loop"] {
         let args = format!(r#"["fail-while", "{CAUSES}/{name}"]"#);
         // Left out until an act labels the node: a crash loop needs minutes to reach its longest back-off.
@@ -18,7 +21,7 @@ pub(super) fn workloads(sick: &str) -> String {
     text
 }
 
-/// Some of the workloads that run on every real node.
+/// These of the workloads that run on every real node.
 pub fn some_workloads(names: &[&str]) -> String {
     let mut text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
     for name in names {
