@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let watched = Watched::begin(&bed, node)?;
     std::thread::sleep(REST);
     let resting = watched.of_processes(pods)?;
-    let idle = resting.last().context("the CPU time")?.value();
+    let idle = resting.last().context("the CPU time")?.value;
     tell(resting)?;
     tell(watched.requests()?.into())?;
     let asked = watched.asked()?;
@@ -149,15 +149,11 @@ impl<'a> Watched<'a> {
             of.count() as f64 / minutes
         };
         let kubelet = format!("system:node:{}", self.node.name);
+        let own = count("system:serviceaccount:nrh-node:nrh-probe", &[]);
         let all = count(&kubelet, &[]);
         let reviews = count(&kubelet, &["tokenreviews", "subjectaccessreviews"]);
         Ok([
-            Line::new(
-                "probe, API requests at rest",
-                count("system:serviceaccount:nrh-node:nrh-probe", &[]),
-                "1/min",
-                all,
-            ),
+            Line::new("probe, API requests at rest", own, "1/min", all),
             Line::new("the kubelet's questions who asks it", reviews, "1/min", all),
         ])
     }

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::fleet::{Fleet, Shared};
+use crate::fleet::Fleet;
 use crate::simulated_node;
 
 /// Answers under way at a time.
@@ -47,7 +47,7 @@ pub enum Answers {
 }
 
 /// Answers for as long as it is polled.
-pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result<Infallible> {
+pub async fn answer(client: &Client, fleet: &Arc<Fleet>, answers: Answers) -> Result<Infallible> {
     if answers == Answers::None {
         return std::future::pending().await;
     }

@@ -39,7 +39,8 @@ pub struct Program {
 #[derive(Debug)]
 pub struct Engine {
     process: Identity,
-    port: u16,
+    /// Where it serves its metrics.
+    pub port: u16,
     /// When its process was started.
     pub started: Instant,
 }
@@ -68,22 +69,8 @@ impl Program {
         let ceiling = CEILING.to_string();
         let mut argv = vec!["env", &kubeconfig, "NRH_LOG=warn"];
         argv.extend(self.variables.iter().map(String::as_str));
-        argv.extend([
-            &program,
-            "controller",
-            "--image",
-            operator::IMAGE,
-            "--listen",
-            &listen,
-            "--health-listen",
-            "127.0.0.1:0",
-            "--metrics-auth",
-            "false",
-            "--max-in-flight",
-            &ceiling,
-            "--identity",
-            name,
-        ]);
+        argv.extend([&program, "controller", "--image", operator::IMAGE, "--listen", &listen, "--identity", name]);
+        argv.extend(["--health-listen", "127.0.0.1:0", "--metrics-auth", "false", "--max-in-flight", &ceiling]);
         let argv: Vec<String> = argv.into_iter().map(str::to_owned).collect();
         let log = bed.dir().join(format!("logs/{name}.log"));
         let process = bed.realm().daemon(&log, &argv)?;
@@ -92,11 +79,6 @@ impl Program {
 }
 
 impl Engine {
-    /// Where it serves its metrics.
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Resident memory in MiB, now and at its peak.
     pub fn memory(&self) -> Result<(f64, f64)> {
         Ok((meters::memory(self.process.pid, "VmRSS")?, meters::memory(self.process.pid, "VmHWM")?))

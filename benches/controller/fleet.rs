@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,7 +63,12 @@ impl Probe {
 #[derive(Debug, Default)]
 pub struct Fleet {
     probes: Mutex<BTreeMap<String, Probe>>,
-    cursor: Mutex<(usize, usize, u64)>,
+    /// Heartbeats that are due or sent.
+    beats: AtomicUsize,
+    /// Nodes that were taken.
+    taken: AtomicUsize,
+    /// Rounds of faults.
+    rounds: AtomicU64,
 }
 
 impl Fleet {
@@ -82,20 +88,14 @@ impl Fleet {
     /// The next `count` nodes, in turn: none comes again before all others have.
     pub fn take(&self, count: usize) -> Vec<String> {
         let names = self.names();
-        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let count = count.min(names.len());
-        let first = cursor.1;
-        cursor.1 += count;
+        let first = self.taken.fetch_add(count, Ordering::Relaxed);
         (first..first + count).filter_map(|at| names.get(at % names.len()).cloned()).collect()
     }
 
     /// These nodes have a fault from now on, which their next report tells: another one than ever before.
     pub fn sicken(&self, names: &[String], executor: Executor, state: FaultState) {
-        let round = {
-            let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-            cursor.2 += 1;
-            cursor.2
-        };
+        let round = self.rounds.fetch_add(1, Ordering::Relaxed) + 1;
         let mut probes = self.probes();
         for name in names {
             let node = &mut probes.entry(name.clone()).or_insert_with(|| Probe::of(name)).node;
@@ -148,12 +148,9 @@ impl Fleet {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of nodes")]
             #[expect(clippy::cast_precision_loss, reason = "a count of nodes")]
             let due = (begun.elapsed().as_secs_f64() / BEAT.as_secs_f64() * names.len() as f64) as usize;
-            let now: Vec<String> = {
-                let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-                let first = cursor.0;
-                cursor.0 += due - sent;
-                (first..cursor.0).filter_map(|at| names.get(at % names.len()).cloned()).collect()
-            };
+            let first = self.beats.fetch_add(due - sent, Ordering::Relaxed);
+            let now: Vec<String> =
+                (first..first + due - sent).filter_map(|at| names.get(at % names.len()).cloned()).collect();
             sent = due;
             self.report_all(client, &now).await?;
         }
@@ -205,6 +202,3 @@ fn fault(node: &str, executor: Executor, round: u64) -> Fault {
         ..examples::fault(kind)
     }
 }
-
-/// A fleet that several tasks share.
-pub type Shared = Arc<Fleet>;

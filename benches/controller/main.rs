@@ -104,7 +104,7 @@ fn parts() -> Result<Vec<&'static str>> {
 
 /// One of [`PARTS`]. The controller may be another one afterwards.
 fn measure_part(stage: &mut Stage<'_>, mut engine: Engine, part: &str, reported: Instant) -> Result<Engine> {
-    let free = PORTS.into_iter().find(|port| *port != engine.port()).context("a free port")?;
+    let free = PORTS.into_iter().find(|port| *port != engine.port).context("a free port")?;
     let faults = setting("NRH_BENCH_FAULTS", 500)?;
     match part {
         "rest" => rest::measure(stage, &engine, reported, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?,

@@ -1,5 +1,6 @@
 //! What every measurement works with: the bed, the controller's program, the played probes, and what was found.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::answers::{self, Answers};
 use crate::engine::Program;
-use crate::fleet::Shared;
+use crate::fleet::Fleet;
 use crate::record::Line;
 
 /// Everything but the fault is wide open. The second rule asks nothing of a node.
@@ -41,7 +42,7 @@ pub struct Stage<'a> {
     /// The controller.
     pub program: Program,
     /// The probes.
-    pub fleet: Shared,
+    pub fleet: Arc<Fleet>,
     /// How many nodes there are now.
     pub nodes: usize,
     /// What was found.

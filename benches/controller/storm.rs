@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kube::Client;
 use nrh::core::fault::FaultState;
 use nrh_testbed::wait::SOON;
 
@@ -11,7 +10,7 @@ use crate::answers::{self, Answers};
 use crate::bare;
 use crate::engine::{CEILING, Engine};
 use crate::fleet::Executor;
-use crate::requests::{Asked, Log, kind, phrase};
+use crate::requests::{Asked, Log, kind, phrase, seconds};
 use crate::stage::{Stage, all_closed, at, count, suspend, within};
 
 /// Requests that follow the last act: what is written about it, events.
@@ -54,10 +53,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: E
         suspend(&client, false).await?;
         let asked = watch_acts(&mut log, acts).await?;
         let done = asked.acts();
-        let first = asked
-            .between(0.0, f64::MAX)
-            .first()
-            .map(|entry| crate::requests::seconds(entry.request_received_timestamp));
+        let first = asked.between(0.0, f64::MAX).first().map(|entry| seconds(entry.request_received_timestamp));
         let (first, last) = first.zip(done.last().copied()).context("no act was seen")?;
         let ours = asked.between(first, last).into_iter().cloned().collect();
         let until_last = Asked { all: asked.all, reports: asked.reports, ours };
@@ -66,7 +62,8 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: E
         all.extend(log.read()?);
         Ok(Storm { asked: until_last, with_tail: all.kinds().values().sum(), seconds: last - first, acts: done.len() })
     })?;
-    close(stage)?;
+    // The nodes do what they were told to, and all remediations end.
+    stage.run(Answers::All, async |client| all_closed(&client).await)?;
     engine.stop()?;
     let requests: usize = storm.asked.kinds().values().sum();
     let kinds: Vec<String> = storm.asked.ours.iter().map(kind).collect();
@@ -81,21 +78,12 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: E
     bare.print();
     let rate = count(requests) / storm.seconds;
     let of = format!("{faults} faults, {what}");
-    stage.note(
-        &format!("{of}: acts a second : as bare requests"),
-        count(storm.acts) / storm.seconds,
-        "1/s",
-        bare.rate * count(storm.acts) / count(requests.max(1)),
-        ">= 40; best peer 9.1",
-    );
+    let (acts, as_bare) = (count(storm.acts) / storm.seconds, bare.rate * count(storm.acts) / count(requests.max(1)));
+    stage.note(&format!("{of}: acts a second : as bare requests"), acts, "1/s", as_bare, ">= 40; best peer 9.1");
     stage.note(&format!("{of}: requests a second : bare client"), rate, "1/s", bare.rate, "ratio >= 0.60");
-    stage.note(
-        &format!("{of}: requests an act until the last act : with what follows"),
-        count(requests) / count(storm.acts),
-        "",
-        count(storm.with_tail) / count(storm.acts),
-        "<= 6",
-    );
+    let (until_last, with_tail) = (count(requests) / count(storm.acts), count(storm.with_tail) / count(storm.acts));
+    let name = format!("{of}: requests an act until the last act : with what follows");
+    stage.note(&name, until_last, "", with_tail, "<= 6");
     // What `single` measures from a report to its act has this in it.
     let (half, most) = (at(&mut chains, 50), at(&mut chains, 99));
     stage.note(&format!("{what}: a bare act with what stands before it, p50 : p99"), half, "ms", most, "");
@@ -134,14 +122,8 @@ pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     println!("    from start to end, for each: {}", phrase(&kinds, acts));
     let of = format!("{} faults in waves of {CEILING}", names.len());
     let reports = count(names.len()) / write.as_secs_f64();
-    stage.note(
-        &format!("{of}: acts a second : bare reports"),
-        count(acts) / seconds,
-        "1/s",
-        reports,
-        ">= 40; best peer 9.1",
-    );
-    let each = count(kinds.values().sum()) / count(acts);
+    let (rate, each) = (count(acts) / seconds, count(kinds.values().sum()) / count(acts));
+    stage.note(&format!("{of}: acts a second : bare reports"), rate, "1/s", reports, ">= 40; best peer 9.1");
     stage.note(&format!("{of}: requests a remediation : target"), each, "", 6.0, "<= 6");
     let kinds = mixed(&asked);
     Ok(Waves { rate: count(kinds.len()) / all.as_secs_f64(), kinds })
@@ -183,9 +165,4 @@ pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
     .await;
     waited.with_context(|| format!("{} of {acts} acts; asked meanwhile: {:?}", asked.acts().len(), asked.kinds()))?;
     Ok(asked)
-}
-
-/// The nodes do what they were told to, and all remediations end.
-fn close(stage: &Stage<'_>) -> Result<()> {
-    stage.run(Answers::All, async |client: Client| all_closed(&client).await)
 }

@@ -50,7 +50,7 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
         })
         .await?;
         let acts = asked.acts().len();
-        let server = (spent()? - before - heartbeats, heartbeats);
+        let server = [spent()? - before - heartbeats, heartbeats];
         all_closed(&client).await?;
         fleet.resolve(&all);
         fleet.report_all(&client, &all).await?;
@@ -59,29 +59,13 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
     })?;
     let kinds = asked.kinds();
     println!("    for each node: {}", phrase(&kinds, stage.nodes));
-    stage.note(
-        "all suspect: the controller's requests : their reports",
-        count(kinds.values().sum()),
-        "",
-        count(all.len()),
-        "",
-    );
-    stage.note(
-        "all suspect: until all is told : until all have reported",
-        told.as_secs_f64(),
-        "s",
-        reports.as_secs_f64(),
-        "",
-    );
-    let seconds = |milliseconds: u64| Duration::from_millis(milliseconds).as_secs_f64();
-    let (all_told, heartbeats) = server;
-    stage.note(
-        "all suspect: CPU of the API server until all is told : for a heartbeat of each",
-        seconds(all_told),
-        "s",
-        seconds(heartbeats),
-        "",
-    );
+    let (requests, reported) = (count(kinds.values().sum()), count(all.len()));
+    stage.note("all suspect: the controller's requests : their reports", requests, "", reported, "");
+    let (told, reports) = (told.as_secs_f64(), reports.as_secs_f64());
+    stage.note("all suspect: until all is told : until all have reported", told, "s", reports, "");
+    let [all_told, heartbeats] = server.map(|milliseconds| Duration::from_millis(milliseconds).as_secs_f64());
+    let name = "all suspect: CPU of the API server until all is told : for a heartbeat of each";
+    stage.note(name, all_told, "s", heartbeats, "");
     stage.note("all suspect: confirmed faults acted upon : confirmed", count(acts), "", count(sick.len()), "ratio 1");
     Ok(())
 }

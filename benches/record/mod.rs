@@ -10,7 +10,8 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 pub struct Line {
     name: String,
-    value: f64,
+    /// What was measured.
+    pub value: f64,
     unit: &'static str,
     baseline: f64,
     ratio: f64,
@@ -28,11 +29,6 @@ impl Line {
 
 #[allow(dead_code, reason = "each benchmark is a program of its own")]
 impl Line {
-    /// What was measured.
-    pub const fn value(&self) -> f64 {
-        self.value
-    }
-
     /// What the value should be, for people to read; nothing fails where it is not.
     pub fn target(self, target: &'static str) -> Self {
         Self { target: Some(target).filter(|target| !target.is_empty()), ..self }

@@ -18,33 +18,23 @@ const GO_SUM: &str = include_str!("../tools/go.sum");
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
 
-/// A program of the bed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tool {
-    /// File name.
-    pub name: &'static str,
-    /// Go package.
-    package: &'static str,
-}
-
-const fn tool(name: &'static str, package: &'static str) -> Tool {
-    Tool { name, package }
-}
+/// A program of the bed: its file name, and its Go package.
+pub type Tool = (&'static str, &'static str);
 
 /// What renders manifests.
-pub const KUBECTL: &[Tool] = &[tool("kubectl", "k8s.io/kubernetes/cmd/kubectl")];
+pub const KUBECTL: &[Tool] = &[("kubectl", "k8s.io/kubernetes/cmd/kubectl")];
 /// What a control plane needs.
 pub const CONTROL_PLANE: &[Tool] = &[
-    tool("etcd", "go.etcd.io/etcd/server/v3"),
-    tool("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-    tool("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    tool("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-    tool("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    ("etcd", "go.etcd.io/etcd/server/v3"),
+    ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
 /// What a real node needs on top.
-pub const NODE: &[Tool] = &[tool("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
+pub const NODE: &[Tool] = &[("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
 /// What simulated nodes need.
-pub const KWOK: &[Tool] = &[tool("kwok", "sigs.k8s.io/kwok/cmd/kwok")];
+pub const KWOK: &[Tool] = &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")];
 
 /// Folders that hold the programs, to be searched in this order.
 pub fn ensure(tools: &[&[Tool]]) -> Result<Vec<PathBuf>> {
@@ -53,7 +43,7 @@ pub fn ensure(tools: &[&[Tool]]) -> Result<Vec<PathBuf>> {
     let folders: Vec<PathBuf> = given.into_iter().chain([cache.join("bin")]).collect();
     let missing = || -> Vec<Tool> {
         let wanted = tools.iter().flat_map(|group| group.iter().copied());
-        wanted.filter(|t| !folders.iter().any(|f| f.join(t.name).is_file())).collect()
+        wanted.filter(|(name, _)| !folders.iter().any(|f| f.join(name).is_file())).collect()
     };
     if missing().is_empty() {
         return Ok(folders);
@@ -110,7 +100,7 @@ fn build(cache: &Path, tools: &[Tool]) -> Result<()> {
         return Ok(());
     }
     if output(Command::new("go").arg("version")).is_err() {
-        let names: Vec<_> = tools.iter().map(|t| t.name).collect();
+        let names: Vec<_> = tools.iter().map(|(name, _)| *name).collect();
         bail!(
             "{} not found in KUBEBUILDER_ASSETS or {}, and there is no Go to build them",
             names.join(", "),
@@ -121,17 +111,17 @@ fn build(cache: &Path, tools: &[Tool]) -> Result<()> {
     fs::write(source.path().join("go.mod"), GO_MOD)?;
     fs::write(source.path().join("go.sum"), GO_SUM)?;
     fs::create_dir_all(cache.join("bin"))?;
-    for tool in tools {
+    for (name, package) in tools {
         let started = Instant::now();
-        eprintln!("testbed: building {} {} (once; the first takes minutes)", tool.name, module_version(*tool));
-        let target = source.path().join(tool.name);
+        eprintln!("testbed: building {name} {} (once; the first takes minutes)", module_version(package));
+        let target = source.path().join(name);
         let (out, flags) = (target.display().to_string(), link_flags(kubernetes_version()));
-        let arguments = ["build", "-trimpath", "-ldflags", &flags, "-o", &out, tool.package];
+        let arguments = ["build", "-trimpath", "-ldflags", &flags, "-o", &out, package];
         output(go_command(source.path(), &arguments).env("GOFLAGS", "-mod=readonly"))
-            .with_context(|| format!("build {}", tool.name))?;
+            .with_context(|| format!("build {name}"))?;
         // By rename: whoever finds the file finds all of it.
-        fs::rename(&target, cache.join("bin").join(tool.name))?;
-        eprintln!("testbed: built {} in {:.0?}", tool.name, started.elapsed());
+        fs::rename(&target, cache.join("bin").join(name))?;
+        eprintln!("testbed: built {name} in {:.0?}", started.elapsed());
     }
     Ok(())
 }
@@ -154,8 +144,8 @@ pub fn kubernetes(wanted: &str) -> Result<PathBuf> {
             scratch,
             &[&["mod", "edit", &require], own.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat(),
         )?;
-        let ours = CONTROL_PLANE.iter().chain(NODE).filter(|tool| tool.package.starts_with(KUBERNETES));
-        let packages: Vec<&str> = ours.map(|tool| tool.package).collect();
+        let all = CONTROL_PLANE.iter().chain(NODE).map(|(_, package)| *package);
+        let packages: Vec<&str> = all.filter(|package| package.starts_with(KUBERNETES)).collect();
         let (out, flags) = (made.display().to_string(), link_flags(wanted));
         go(scratch, &[&["build", "-trimpath", "-ldflags", &flags, "-o", &out], &packages[..]].concat()).map(drop)
     })
@@ -233,11 +223,11 @@ pub(crate) fn cached(name: &str, takes: &str, fill: impl FnOnce(&Path, &Path) ->
     Ok(folder)
 }
 
-fn module_version(tool: Tool) -> &'static str {
-    if tool.package.starts_with(KUBERNETES) {
+fn module_version(package: &str) -> &'static str {
+    if package.starts_with(KUBERNETES) {
         kubernetes_version()
     } else {
-        version(tool.package.split("/cmd/").next().unwrap_or(tool.package))
+        version(package.split("/cmd/").next().unwrap_or(package))
     }
 }
 
@@ -258,9 +248,9 @@ mod tests {
     #[test]
     fn versions_come_from_the_module_file_and_every_tool_is_in_it() {
         for group in [CONTROL_PLANE, NODE, KWOK] {
-            for tool in group {
-                assert!(GO_MOD.contains(&format!("\t{}\n", tool.package)), "{}", tool.name);
-                assert_ne!(module_version(*tool), "unknown", "{}", tool.name);
+            for (name, package) in group {
+                assert!(GO_MOD.contains(&format!("\t{package}\n")), "{name}");
+                assert_ne!(module_version(package), "unknown", "{name}");
             }
         }
     }

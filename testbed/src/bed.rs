@@ -44,7 +44,7 @@ impl Bed {
     /// Takes hold of a kept bed.
     pub fn attach(name: &str) -> Result<Self> {
         let state = State::load(name)?;
-        ensure!(state.realm.alive(), "bed {name:?} has ended");
+        ensure!(state.realm.init.alive(), "bed {name:?} has ended");
         Ok(Self { name: name.into(), state, tether: None, mark: None, down: false })
     }
 
@@ -201,8 +201,8 @@ impl Bed {
             return Ok(());
         }
         // Held open, its identity cannot pass on to a new one; an init that is gone has taken everything along already.
-        let pinned =
-            File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid)).ok().filter(|_| self.state.realm.alive());
+        let init = self.state.realm.init;
+        let pinned = File::open(format!("/proc/{}/ns/net", init.pid)).ok().filter(|_| init.alive());
         let network = if pinned.is_some() { self.state.network.as_str() } else { "" };
         cgroup::thaw(&self.name)?;
         self.state.realm.kill()?;

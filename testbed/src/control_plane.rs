@@ -132,7 +132,8 @@ impl ControlPlane<'_> {
         on_network(self.realm.init.pid, admin, async |client| {
             let end = Instant::now() + SOON;
             loop {
-                let Err(error) = client.request_text(http_get("/readyz")?).await else { break };
+                let request = http::Request::get("/readyz").body(Vec::new())?;
+                let Err(error) = client.request_text(request).await else { break };
                 if let Some((name, _)) = needed.iter().find(|(_, process)| !process.alive()) {
                     bail!("{name} has ended, see {}", self.path(&format!("logs/{name}.log")));
                 }
@@ -150,10 +151,6 @@ impl ControlPlane<'_> {
             Ok(())
         })
     }
-}
-
-fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
-    Ok(http::Request::get(path).body(Vec::new())?)
 }
 
 /// `--name=value` for each pair.

@@ -116,7 +116,7 @@ pub struct Injection {
 
 impl Injection {
     /// Takes the time; the system call comes next.
-    fn now(fault: Fault, node: &Node, victim: Victim) -> Self {
+    pub(crate) fn now(fault: Fault, node: &Node, victim: Victim) -> Self {
         Self { fault, node: node.name.clone(), victim, at: Timestamp::now(), instant: Instant::now() }
     }
 

@@ -193,39 +193,15 @@ fn qemu(hardware: &Hardware<'_>, tap: &str, disk: &Path, logs: &Path) -> Vec<Str
     );
     // An address that stays: a number of the bed's own range.
     let mac = format!("52:54:00:99:00:{:02x}", hardware.number);
-    let words = [
-        "qemu-system-x86_64",
-        "-nodefaults",
-        "-display",
-        "none",
-        "-M",
-        "q35",
-        "-accel",
-        accelerator.argument(),
-        "-cpu",
-        "max",
-        "-smp",
-        accelerator.processors(),
-        "-m",
-        "2048",
-        "-kernel",
-        &image.kernel().display().to_string(),
-        "-initrd",
-        &image.initrd().display().to_string(),
-        "-append",
-        kernel.trim_end(),
-        "-drive",
-        &drive,
-        "-netdev",
-        &format!("tap,id=net,ifname={tap},script=no,downscript=no"),
-        "-device",
-        &format!("virtio-net-pci,netdev=net,mac={mac},romfile="),
-        "-device",
-        "virtio-rng-pci",
-        "-chardev",
-        &format!("file,id=console,append=on,path={}", logs.join("console.log").display()),
-        "-serial",
-        "chardev:console",
-    ];
-    words.map(str::to_owned).to_vec()
+    let machine =
+        ["qemu-system-x86_64", "-nodefaults", "-display", "none", "-M", "q35", "-accel", accelerator.argument()];
+    let processor = ["-cpu", "max", "-smp", accelerator.processors(), "-m", "2048"];
+    let (vmlinuz, initrd) = (image.kernel().display().to_string(), image.initrd().display().to_string());
+    let boot = ["-kernel", &vmlinuz, "-initrd", &initrd, "-append", kernel.trim_end(), "-drive", &drive];
+    let network = format!("tap,id=net,ifname={tap},script=no,downscript=no");
+    let card = format!("virtio-net-pci,netdev=net,mac={mac},romfile=");
+    let console = format!("file,id=console,append=on,path={}", logs.join("console.log").display());
+    let devices = ["-netdev", &network, "-device", &card, "-device", "virtio-rng-pci", "-chardev", &console];
+    let words = [&machine[..], &processor, &boot, &devices, &["-serial", "chardev:console"]].concat();
+    words.into_iter().map(str::to_owned).collect()
 }

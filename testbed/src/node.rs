@@ -180,11 +180,6 @@ impl Node {
         10248 + 100 * u16::from(self.number)
     }
 
-    /// How the kubelet is called, whoever starts it.
-    pub(crate) fn kubelet_command(&self) -> Vec<String> {
-        kubelet_command(&self.name, self.ip)
-    }
-
     /// Starts the kubelet under a supervisor that starts it again whenever it ends: systemd, where it runs the node.
     pub fn start_kubelet(&self, start: KubeletStart) -> Result<()> {
         if let Some(unit) = self.unit_of("kubelet") {
@@ -200,7 +195,7 @@ impl Node {
             argv.push("--start-check".into());
         }
         argv.extend(["--log".into(), "/var/log/kubelet-starts.log".into(), "--".into()]);
-        argv.extend(self.kubelet_command());
+        argv.extend(kubelet_command(&self.name, self.ip));
         self.start("kubelet", &argv).map(drop)
     }
 
@@ -259,7 +254,7 @@ impl Node {
     }
 }
 
-/// How the kubelet of a node is called.
+/// How the kubelet of a node is called, whoever starts it.
 pub(crate) fn kubelet_command(name: &str, ip: Ipv4Addr) -> Vec<String> {
     let files = [format!("--config={KUBELET_CONFIG}"), format!("--kubeconfig={KUBELET_KUBECONFIG}")];
     let names = [format!("--node-ip={ip}"), format!("--hostname-override={name}")];

@@ -12,68 +12,59 @@ use anyhow::{Context, Result, bail};
 use crate::realm::{is_root, output};
 
 /// A program, or a file by its path, and the Debian package that brings it.
-#[derive(Debug, Clone, Copy)]
-pub struct Program {
-    name: &'static str,
-    package: &'static str,
-}
-
-const fn program(name: &'static str, package: &'static str) -> Program {
-    Program { name, package }
-}
+pub type Program = (&'static str, &'static str);
 
 /// What every bed needs.
 pub const BED: &[Program] = &[
-    program("unshare", "util-linux"),
-    program("nsenter", "util-linux"),
-    program("setsid", "util-linux"),
-    program("mount", "mount"),
-    program("ip", "iproute2"),
-    program("tini", "tini"),
-    program("awk", "mawk"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("setsid", "util-linux"),
+    ("mount", "mount"),
+    ("ip", "iproute2"),
+    ("tini", "tini"),
+    ("awk", "mawk"),
 ];
 /// What a real node needs on top.
 pub const NODE: &[Program] = &[
-    program("containerd", "containerd"),
-    program("containerd-shim-runc-v2", "containerd"),
-    program("ctr", "containerd"),
-    program("runc", "runc"),
-    program("ptp", "containernetworking-plugins"),
-    program("host-local", "containernetworking-plugins"),
+    ("containerd", "containerd"),
+    ("containerd-shim-runc-v2", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
+    ("ptp", "containernetworking-plugins"),
+    ("host-local", "containernetworking-plugins"),
 ];
 /// What a Docker Engine needs on top.
 pub const DOCKER: &[Program] = &[
-    program("dockerd", "docker.io"),
-    program("containerd", "containerd"),
-    program("containerd-shim-runc-v2", "containerd"),
-    program("runc", "runc"),
+    ("dockerd", "docker.io"),
+    ("containerd", "containerd"),
+    ("containerd-shim-runc-v2", "containerd"),
+    ("runc", "runc"),
 ];
 /// What the benchmark of the probe needs.
-pub const BENCH: &[Program] = &[program("strace", "strace")];
+pub const BENCH: &[Program] = &[("strace", "strace")];
 /// What a node needs on top that systemd runs. Its package puts it beside another init process, not in its place.
-pub const UNITS: &[Program] =
-    &[program("systemctl", "systemd"), program("busctl", "systemd"), program("dbus-daemon", "dbus-daemon")];
+pub const UNITS: &[Program] = &[("systemctl", "systemd"), ("busctl", "systemd"), ("dbus-daemon", "dbus-daemon")];
 /// A message bus, on which tests put a systemd that answers or not.
-pub const BUS: &[Program] = &[program("dbus-daemon", "dbus-daemon")];
+pub const BUS: &[Program] = &[("dbus-daemon", "dbus-daemon")];
 /// What a machine needs on top.
-pub const MACHINE: &[Program] = &[program("qemu-system-x86_64", "qemu-system-x86"), program("ssh", "openssh-client")];
+pub const MACHINE: &[Program] = &[("qemu-system-x86_64", "qemu-system-x86"), ("ssh", "openssh-client")];
 /// What making the disks of machines needs.
 pub const MACHINE_IMAGE: &[Program] = &[
-    program("debootstrap", "debootstrap"),
-    program("mke2fs", "e2fsprogs"),
-    program("debugfs", "e2fsprogs"),
-    program("ssh-keygen", "openssh-client"),
-    program("strip", "binutils"),
+    ("debootstrap", "debootstrap"),
+    ("mke2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("ssh-keygen", "openssh-client"),
+    ("strip", "binutils"),
 ];
 /// What building runc needs.
 pub const RUNC: &[Program] = &[
-    program("gcc", "gcc"),
-    program("/usr/include/stdlib.h", "libc6-dev"),
-    program("pkg-config", "pkg-config"),
-    program("/usr/include/seccomp.h", "libseccomp-dev"),
+    ("gcc", "gcc"),
+    ("/usr/include/stdlib.h", "libc6-dev"),
+    ("pkg-config", "pkg-config"),
+    ("/usr/include/seccomp.h", "libseccomp-dev"),
 ];
 /// What building the project's own image needs.
-pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
+pub const BUILD: &[Program] = &[("buildah", "buildah"), ("protoc", "protobuf-compiler")];
 
 /// Folders with network plugins: the upstream's, then Debian's.
 const CNI: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
@@ -81,7 +72,8 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Makes sure that the programs are there. A machine that has them, from wherever, is left alone.
 pub fn ensure(programs: &[Program]) -> Result<()> {
-    let mut packages: Vec<_> = programs.iter().filter(|p| find(p.name).is_none()).map(|p| p.package).collect();
+    let mut packages: Vec<_> =
+        programs.iter().filter(|(name, _)| find(name).is_none()).map(|(_, package)| *package).collect();
     packages.sort_unstable();
     packages.dedup();
     if packages.is_empty() {
@@ -119,26 +111,22 @@ pub(crate) fn cni_plugins() -> Result<PathBuf> {
 }
 
 /// As long as it lives, installing a package starts no service: a runtime of the machine must not appear or restart.
-struct NoServices {
-    ours: bool,
-}
+struct NoServices;
 
 impl NoServices {
-    fn forbid() -> Result<Self> {
-        // A policy of the machine is the machine's business.
+    /// None where the machine has a policy: that is the machine's business.
+    fn forbid() -> Result<Option<Self>> {
         if Path::new(POLICY).exists() {
-            return Ok(Self { ours: false });
+            return Ok(None);
         }
         fs::write(POLICY, "#!/bin/sh\nexit 101\n").context(POLICY)?;
         fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
-        Ok(Self { ours: true })
+        Ok(Some(Self))
     }
 }
 
 impl Drop for NoServices {
     fn drop(&mut self) {
-        if self.ours {
-            let _ = fs::remove_file(POLICY);
-        }
+        let _ = fs::remove_file(POLICY);
     }
 }

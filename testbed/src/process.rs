@@ -19,14 +19,14 @@ pub struct Identity {
 impl Identity {
     /// The identity of a running process.
     pub fn of(pid: i32) -> Result<Self> {
-        let started = start_time(pid).with_context(|| format!("process {pid} is gone"))?;
-        Ok(Self { pid, started })
+        let stat = Stat::read(pid).with_context(|| format!("process {pid} is gone"))?;
+        Ok(Self { pid, started: stat.started })
     }
 
     /// Whether that very process still runs; one that has ended and is not reaped yet does not.
     pub fn alive(&self) -> bool {
         // Read once: between two reads it may end and be reaped.
-        stat(self.pid).is_some_and(|stat| started(&stat) == Some(self.started) && !stat.starts_with(['Z', 'X', 'x']))
+        Stat::read(self.pid).is_some_and(|stat| stat.started == self.started && !has_ended(stat.state))
     }
 
     /// Sends a signal to exactly this process; false when it is gone already.
@@ -55,24 +55,41 @@ pub fn wait_until(limit: Duration, condition: impl FnMut() -> bool) -> bool {
     last_answer(limit, condition, |holds| *holds)
 }
 
-/// Start time of a process in clock ticks since boot.
-pub fn start_time(pid: i32) -> Option<u64> {
-    started(&stat(pid)?)
+/// One line of the kernel's table: `/proc/PID/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) comm: String,
+    pub(crate) state: char,
+    pub(crate) ppid: i32,
+    pub(crate) started: u64,
 }
 
-fn started(stat: &str) -> Option<u64> {
-    stat.split_ascii_whitespace().nth(19)?.parse().ok()
+impl Stat {
+    /// The name may hold spaces and brackets, so everything is counted from the *last* bracket.
+    fn parse(text: &str) -> Option<Self> {
+        let (open, close) = (text.find('(')?, text.rfind(')')?);
+        let comm = text.get(open + 1..close)?.to_owned();
+        let mut rest = text.get(close + 1..)?.split_ascii_whitespace();
+        let state = rest.next()?.chars().next()?;
+        let ppid = rest.next()?.parse().ok()?;
+        // Field 22 of the line; state was field 3, the parent field 4.
+        let started = rest.nth(17)?.parse().ok()?;
+        Some(Self { comm, state, ppid, started })
+    }
+
+    pub(crate) fn read(pid: i32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+}
+
+/// Whether a process in this state has ended, although it may not be reaped yet.
+pub(crate) const fn has_ended(state: char) -> bool {
+    matches!(state, 'Z' | 'X' | 'x')
 }
 
 /// State letter of a process (`R`, `S`, `D`, `T`, `Z`, …).
 pub fn state(pid: i32) -> Option<char> {
-    stat(pid)?.chars().next()
-}
-
-/// `/proc/PID/stat` after the program's name, which may itself hold spaces and parentheses.
-fn stat(pid: i32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(text.get(text.rfind(')')? + 2..)?.to_owned())
+    Some(Stat::read(pid)?.state)
 }
 
 /// Name of a process as in `/proc/PID/comm`.
@@ -145,12 +162,22 @@ fn below(init: i32, pid: i32) -> bool {
 
 /// Parent of a process.
 pub fn parent(pid: i32) -> Option<i32> {
-    stat(pid)?.split_ascii_whitespace().nth(1)?.parse().ok()
+    Some(Stat::read(pid)?.ppid)
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stat_line_with_a_hostile_name_is_read() {
+        let line = "4242 (a) S 1 (b c)) T 17 4242 4242 0 -1 4194560 226 0 0 0 3 4 0 0 20 0 11 0 987654 1234 5 6\n";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!(stat, Stat { comm: "a) S 1 (b c)".into(), state: 'T', ppid: 17, started: 987_654 });
+        assert_eq!(Stat::parse("4242 (x"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
 
     #[test]
     fn the_own_process_is_known_and_a_reused_pid_is_not() -> Result<()> {

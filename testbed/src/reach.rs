@@ -189,7 +189,7 @@ impl Node {
             return process::state(process.pid).filter(|_| process.alive());
         }
         let found = self.processes().ok()?.into_iter().find(|found| found.identity() == process);
-        found.map(|found| found.state).filter(|state| !matches!(state, 'Z' | 'X' | 'x'))
+        found.map(|found| found.state).filter(|state| !process::has_ended(*state))
     }
 
     /// Whether exactly this process still runs. A machine that does not answer has not said that it ended.
@@ -197,7 +197,7 @@ impl Node {
         if !self.is_machine() {
             return process.alive();
         }
-        let is_it = |found: &Process| found.identity() == process && !matches!(found.state, 'Z' | 'X' | 'x');
+        let is_it = |found: &Process| found.identity() == process && !process::has_ended(found.state);
         !self.processes().is_ok_and(|all| !all.iter().any(is_it))
     }
 

@@ -88,8 +88,8 @@ impl Realm {
         if cgroup(self.init.pid) != i32::try_from(std::process::id()).ok().and_then(cgroup) {
             command.arg("--cgroup");
         }
-        command.args(["--", "env", "-i"]);
-        command.args(self.environment()).arg(program);
+        let path = format!("PATH={}", self.search_path());
+        command.args(["--", "env", "-i", &path, "HOME=/root", "LANG=C.UTF-8"]).arg(program);
         command
     }
 
@@ -110,10 +110,6 @@ impl Realm {
         let own = self.path.iter().map(|p| p.display().to_string());
         let all: Vec<_> = own.chain([SYSTEM_PATH.to_owned()]).collect();
         all.join(":")
-    }
-
-    fn environment(&self) -> [String; 3] {
-        [format!("PATH={}", self.search_path()), "HOME=/root".into(), "LANG=C.UTF-8".into()]
     }
 
     /// Runs a command to its end; its output is part of the error.
@@ -150,11 +146,6 @@ echo $!"#;
         let host = process::namespace_to_host(self.init.pid, inner)
             .with_context(|| format!("{name} ended at once, see {log}"))?;
         Identity::of(host)
-    }
-
-    /// Whether the realm's init runs.
-    pub fn alive(&self) -> bool {
-        self.init.alive()
     }
 
     /// Ends the realm: the kernel kills every process in it.

@@ -117,7 +117,7 @@ fn sweep(run: &Path) {
             continue;
         }
         let owned = File::open(entry.path().join("owner")).is_ok_and(|f| f.try_lock().is_err());
-        let alive = State::load(&name).is_ok_and(|s| s.realm.alive());
+        let alive = State::load(&name).is_ok_and(|s| s.realm.init.alive());
         if !owned && !alive {
             // What cannot be removed now will be tried again by the next bed.
             let _ = cgroup::remove(&name);

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     assets,
-    node::{CONTAINERD_COMMAND, Node, Place},
+    node::{CONTAINERD_COMMAND, Node, Place, kubelet_command},
     packages,
     process::{Identity, wait_until},
     wait::SOON,
@@ -160,7 +160,7 @@ impl Node {
             ("dbus.socket", format!("[Unit]\nDefaultDependencies=no\n[Socket]\nListenStream={BUS}\n")),
             ("dbus.service", self.service("dbus", &daemon, DBUS)?),
             ("containerd.service", self.service("containerd", &containerd, CONTAINERD)?),
-            ("kubelet.service", self.service("kubelet", &self.kubelet_command(), KUBELET)?),
+            ("kubelet.service", self.service("kubelet", &kubelet_command(&self.name, self.ip), KUBELET)?),
         ];
         units.iter().try_for_each(|(name, text)| {
             fs::write(self.dir.join("units").join(name), text).with_context(|| format!("unit {name}"))

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use jiff::Timestamp;
 
 pub use back_off::back_off;
 pub use cluster::{Cluster, Pod, PodContainer, pod, pods};
@@ -37,8 +36,6 @@ pub const TASK_LIMIT: Duration = Duration::from_secs(3);
 /// Cluster and nodes at one time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// When the reading was over
-    pub taken: Timestamp,
     /// Nodes and pods by the API server
     pub cluster: Cluster,
     /// Each real node by kernel and runtime
@@ -59,13 +56,13 @@ impl Snapshot {
     pub fn take(bed: &Bed, nodes: &[&Node]) -> Result<Self> {
         let nodes = nodes.iter().map(|node| Ok((node.name.clone(), node_view(node)?)));
         let nodes = nodes.collect::<Result<BTreeMap<_, _>>>()?;
-        Ok(Self { cluster: Cluster::read(bed)?, nodes, taken: Timestamp::now() })
+        Ok(Self { cluster: Cluster::read(bed)?, nodes })
     }
 
     /// Without what the API server says of other nodes: tests that share a cluster have each their own.
     #[must_use]
     pub fn of_its_nodes(mut self) -> Self {
-        let Self { cluster, nodes, .. } = &mut self;
+        let Self { cluster, nodes } = &mut self;
         cluster.pods.retain(|pod| pod.node.as_ref().is_some_and(|node| nodes.contains_key(node)));
         cluster.nodes.retain(|name, _| nodes.contains_key(name));
         self
@@ -80,25 +77,10 @@ pub fn node_view(node: &Node) -> Result<NodeView> {
     Ok(NodeView { processes, lists })
 }
 
-/// Whether a pod really runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Runs {
-    /// Ready by the API server, and the runtime says of every container that its task runs
-    Yes,
-    /// The first failed check
-    No(String),
-}
-
-impl Runs {
-    /// Whether it is a yes.
-    pub fn yes(&self) -> bool {
-        *self == Self::Yes
-    }
-}
-
 /// Tells whether a pod is Ready by the API *and* the runtime answers for its sandbox and each of its containers.
-pub fn pod_runs(bed: &Bed, node: &Node, uid: &str) -> Result<Runs> {
-    let no = |why: String| Ok(Runs::No(why));
+/// The inner error is the first failed check.
+pub fn pod_runs(bed: &Bed, node: &Node, uid: &str) -> Result<Result<(), String>> {
+    let no = |why: String| Ok(Err(why));
     let Some(pod) = pods(bed, Some(&node.name))?.into_iter().find(|pod| pod.uid == uid) else {
         return no(format!("no pod {uid} on {}", node.name));
     };
@@ -129,5 +111,5 @@ pub fn pod_runs(bed: &Bed, node: &Node, uid: &str) -> Result<Runs> {
             Err(why) => return no(format!("task {id}: {why}")),
         }
     }
-    Ok(Runs::Yes)
+    Ok(Ok(()))
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use nrh_testbed::faults::{self, Injection};
 use nrh_testbed::wait::until;
 use nrh_testbed::{Bed, BedOptions, Node, operator, view, work, workspace};
@@ -50,51 +51,28 @@ struct Trouble {
     fault: &'static str,
     /// For how long it is left: until it is this, or confirmed.
     until: &'static str,
-    make: fn(&Bed, &Node) -> Injection,
+    make: fn(&Bed, &Node) -> Result<Injection>,
     /// Whether no pod may come or go meanwhile.
     still: bool,
+}
+
+impl Trouble {
+    /// One during which pods may come and go.
+    const fn of(fault: &'static str, until: &'static str, make: fn(&Bed, &Node) -> Result<Injection>) -> Self {
+        Self { fault, until, make, still: false }
+    }
 }
 
 /// In turn. The first few fit into the short version. (A plugin that adds a pod would not be left alone for long enough:
 /// its pod goes soon.)
 const TROUBLES: [Trouble; 6] = [
-    Trouble {
-        fault: "HungContainer",
-        until: "Confirmed",
-        make: |bed, node| faults::freeze_shim(node, &worker(bed, node)).unwrap(),
-        still: false,
-    },
-    Trouble {
-        fault: "NetworkNotReady",
-        until: "Suspected",
-        make: |_, node| faults::take_network(node).unwrap(),
-        still: false,
-    },
-    Trouble {
-        fault: "RuntimeUpdateBlocked",
-        until: "Confirmed",
-        make: |bed, node| faults::block_update(node, &worker(bed, node)).unwrap(),
-        still: false,
-    },
-    Trouble {
-        fault: "DuplicateSandbox",
-        until: "Suspected",
-        make: |bed, node| faults::duplicate_sandbox(node, &worker(bed, node)).unwrap(),
-        still: false,
-    },
-    Trouble {
-        fault: "NetworkPluginHung",
-        until: "Confirmed",
-        make: |_, node| faults::hang_cni_del(node).unwrap(),
-        still: false,
-    },
+    Trouble::of("HungContainer", "Confirmed", |bed, node| faults::freeze_shim(node, &worker(bed, node))),
+    Trouble::of("NetworkNotReady", "Suspected", |_, node| faults::take_network(node)),
+    Trouble::of("RuntimeUpdateBlocked", "Confirmed", |bed, node| faults::block_update(node, &worker(bed, node))),
+    Trouble::of("DuplicateSandbox", "Suspected", |bed, node| faults::duplicate_sandbox(node, &worker(bed, node))),
+    Trouble::of("NetworkPluginHung", "Confirmed", |_, node| faults::hang_cni_del(node)),
     // With each pod that goes the runtime has fewer files open.
-    Trouble {
-        fault: "FdExhaustion",
-        until: "Suspected",
-        make: |_, node| faults::few_files(node).unwrap(),
-        still: true,
-    },
+    Trouble { still: true, ..Trouble::of("FdExhaustion", "Suspected", |_, node| faults::few_files(node)) },
 ];
 
 /// Pod of the workload that stays.
@@ -164,7 +142,7 @@ fn trouble(bed: &Bed, node: &Node, nrh: &Path, trouble: &Trouble) {
         let all = faults_of(&told(node, nrh));
         all.into_iter().find(|(kind, _)| kind == trouble.fault).map(|(_, state)| state)
     };
-    let injection = (trouble.make)(bed, node);
+    let injection = (trouble.make)(bed, node).unwrap();
     let what = format!("{} is {}", trouble.fault, trouble.until);
     until(&what, || now().is_some_and(|state| state == trouble.until || state == "Confirmed"));
     injection.lift(node).unwrap();

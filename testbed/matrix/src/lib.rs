@@ -8,7 +8,7 @@
 pub mod access;
 pub mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -112,10 +112,6 @@ fn read_records<T: serde::de::DeserializeOwned>(folder: &Path) -> Result<Vec<T>>
 /// The table: a row per fault, in this order, and a column per runtime.
 fn table(faults: &[String], seen: &[Seen]) -> String {
     let runtimes: BTreeSet<&str> = seen.iter().map(|one| one.runtime.as_str()).collect();
-    let mut cells: BTreeMap<(&str, &str), Vec<&Seen>> = BTreeMap::new();
-    for one in seen {
-        cells.entry((&one.fault, &one.runtime)).or_default().push(one);
-    }
     let mut out = String::from("| fault |");
     // Writing to a string cannot fail.
     for runtime in &runtimes {
@@ -125,16 +121,13 @@ fn table(faults: &[String], seen: &[Seen]) -> String {
     for fault in faults {
         let _ = write!(out, "| `{fault}` |");
         for runtime in &runtimes {
-            let mut of = cells.get(&(fault.as_str(), *runtime)).cloned().unwrap_or_default();
-            of.sort_by_key(|one| one.way);
+            let of = seen.iter().filter(|one| one.fault == *fault && one.runtime == *runtime);
             // What was seen for real says more than what was made up.
-            let cell = of.first().map_or_else(
-                || "–".to_owned(),
-                |one| {
-                    let way = if one.way == Way::Real { "**real**" } else { "made up" };
-                    format!("{way}: {}", one.told())
-                },
-            );
+            let cell = match of.min_by_key(|one| one.way) {
+                Some(one) if one.way == Way::Real => format!("**real**: {}", one.told()),
+                Some(one) => format!("made up: {}", one.told()),
+                None => "–".to_owned(),
+            };
             let _ = write!(out, " {cell} |");
         }
         out.push('\n');

@@ -43,8 +43,10 @@ pub(super) trait Act {
     }
     /// What may differ afterwards.
     fn allowed(&self, stage: &Stage) -> Allowed;
-    /// What the operator may write beside its own objects.
-    fn writes(&self, stage: &Stage) -> Vec<Write>;
+    /// What the operator may write beside its own objects: the Job of a step, unless the act says otherwise.
+    fn writes(&self, stage: &Stage) -> Vec<Write> {
+        Write::jobs(&stage.sick.name).into()
+    }
     /// Longest time from the injection to a cure; then the act has failed.
     fn limit(&self) -> Duration {
         Duration::from_mins(10)

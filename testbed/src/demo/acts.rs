@@ -11,11 +11,3 @@ pub(super) use hung_container::HungContainer;
 pub(super) use leaked_shim::LeakedShim;
 pub(super) use network_plugin::NetworkPlugin;
 pub(super) use orphan::Orphan;
-
-use super::stage::Stage;
-use super::writes::Write;
-
-/// The Job of a step, made and removed.
-fn jobs(stage: &Stage) -> Vec<Write> {
-    ["create", "delete"].map(|verb| Write::new(verb, "jobs", &stage.sick.name)).into()
-}

@@ -95,13 +95,12 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
         stage.settle()?;
         Ok(Report { stage: StageKind::FakeRuntime, ..play_one(&stage, variant.incident) })
     };
-    let reports = std::thread::scope(|scope| {
+    let reports: Result<Vec<Report>> = std::thread::scope(|scope| {
         let one = &one;
         let all: Vec<_> =
             sick.iter().zip(variants).map(|(node, variant)| scope.spawn(move || one(node, variant))).collect();
         all.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
-    let reports: Result<Vec<Report>> = reports;
     if reports.is_err() {
         eprintln!("testbed: logs are in {}", bed.save_logs()?.display());
     }

@@ -196,7 +196,7 @@ impl Stage {
     /// What the operator may write about nodes of other stages.
     pub(super) fn writes_elsewhere(&self) -> Vec<Write> {
         let others = self.bed.nodes().iter().filter(|node| self.shared && !self.is_own(Some(&node.name)));
-        others.flat_map(|node| ["create", "delete"].map(|verb| Write::new(verb, "jobs", &node.name))).collect()
+        others.flat_map(|node| Write::jobs(&node.name)).collect()
     }
 
     /// What API, runtime and kernel show now.
@@ -245,7 +245,7 @@ impl Stage {
     /// Whether the DaemonSet's pod on the sick node is another one than `old` (if given) and really runs.
     pub(super) fn daemon_set_runs(&self, daemon_set: &str, old: Option<&str>) -> Result<bool> {
         let Some(pod) = self.pod_of(daemon_set)? else { return Ok(false) };
-        Ok(old != Some(pod.uid.as_str()) && view::pod_runs(&self.bed, &self.sick, &pod.uid)?.yes())
+        Ok(old != Some(pod.uid.as_str()) && view::pod_runs(&self.bed, &self.sick, &pod.uid)?.is_ok())
     }
 
     /// Waits until the DaemonSet's pod on the sick node runs; returns it.

@@ -20,6 +20,11 @@ impl Write {
     pub(super) fn new(verb: &'static str, resource: &'static str, name: impl Into<String>) -> Self {
         Self { verb, resource, name: name.into() }
     }
+
+    /// The Jobs of a node's steps, made and removed.
+    pub(super) fn jobs(node: &str) -> [Self; 2] {
+        ["create", "delete"].map(|verb| Self::new(verb, "jobs", node))
+    }
 }
 
 /// What the operator writes at any time: its own objects, conditions of Nodes, leases and events; and who may ask whether it may.

@@ -30,34 +30,18 @@ impl Debian {
     }
 }
 
-/// What is installed beside the base system.
-const PACKAGES: [&str; 16] = [
-    "systemd",
-    "systemd-sysv",
-    "dbus",
-    "udev",
-    "linux-image-cloud-amd64",
-    "containerd",
-    "runc",
-    "crun",
-    "containernetworking-plugins",
-    "apparmor",
-    "iproute2",
-    "iptables",
-    "kmod",
-    "procps",
-    "openssh-server",
-    "libseccomp2",
-];
+/// What is installed beside the base system, as debootstrap takes it.
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,containerd,runc,crun,\
+                        containernetworking-plugins,apparmor,iproute2,iptables,kmod,procps,openssh-server,libseccomp2";
 
-/// What a platform needs beside it.
-const fn packages_of(platform: &Platform) -> &'static [&'static str] {
+/// What a platform needs beside it, with a comma before each.
+const fn packages_of(platform: &Platform) -> &'static str {
     match platform.layout {
-        Layout::Docker => &["docker.io", "docker-cli"],
+        Layout::Docker => ",docker.io,docker-cli",
         // podman brings conmon, and takes images from archives.
-        Layout::CriO => &["podman"],
-        _ if platform.selinux => &["selinux-policy-default", "policycoreutils"],
-        _ => &[],
+        Layout::CriO => ",podman",
+        _ if platform.selinux => ",selinux-policy-default,policycoreutils",
+        _ => "",
     }
 }
 
@@ -131,7 +115,7 @@ impl Image {
 
     /// The image of a platform; made when there is none from the same inputs.
     pub(crate) fn ensure(platform: &Platform) -> Result<Self> {
-        let packages = [&PACKAGES, packages_of(platform)].concat().join(",");
+        let packages = format!("{PACKAGES}{}", packages_of(platform));
         let suite = platform.debian.suite();
         let inputs = [suite, &packages, SIZE, UNIT, SET_UP].join("\n");
         let inputs = if platform.selinux { [&inputs, POLICY, LABEL].join("\n") } else { inputs };

@@ -168,18 +168,11 @@ fn swapped(mut order: Value) -> Result<Value> {
 mod tests {
     use k8s_cri::v1 as cri;
 
+    use super::super::table::tests::object;
     use super::*;
 
     fn add(table: &Table, id: &str, sandbox: &str, config: Config) -> Object {
-        let object = Object {
-            id: id.into(),
-            sandbox: sandbox.into(),
-            created: 1,
-            ip: String::new(),
-            argv: Vec::new(),
-            env: Vec::new(),
-            config,
-        };
+        let object = object(id, sandbox, config);
         table.add(&object).unwrap();
         object
     }

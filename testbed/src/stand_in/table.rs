@@ -202,10 +202,10 @@ pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn object(id: &str, sandbox: &str, config: Config) -> Object {
+    pub(in super::super) fn object(id: &str, sandbox: &str, config: Config) -> Object {
         Object {
             id: id.into(),
             sandbox: sandbox.into(),

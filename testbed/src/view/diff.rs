@@ -131,13 +131,14 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
         {
             for (container, old, new) in pair(&restarts(old), &restarts(new)) {
                 let subject = format!("{name}/{container}");
-                changes.compare(What::Restarts, namespace, &subject, text(old), text(new));
+                let [old, new] = [old, new].map(|count| count.map(ToString::to_string));
+                changes.compare(What::Restarts, namespace, &subject, old, new);
             }
         }
     }
-    let (missing_before, missing_after) = (NodeView::default(), NodeView::default());
+    let missing = NodeView::default();
     for (node, old, new) in pair(&before.nodes, &after.nodes) {
-        let (old, new) = (old.unwrap_or(&missing_before), new.unwrap_or(&missing_after));
+        let (old, new) = (old.unwrap_or(&missing), new.unwrap_or(&missing));
         let views = Views { before: old, after: new, pods: &before.cluster.pods };
         compare_node(node, &views, allowed, &mut changes, &mut counts);
     }
@@ -225,10 +226,6 @@ fn pods<'a>(snapshot: &'a Snapshot, allowed: &Allowed) -> BTreeMap<(&'a str, &'a
 
 fn restarts(pod: &Pod) -> BTreeMap<&str, i32> {
     pod.containers.iter().map(|container| (container.name.as_str(), container.restarts)).collect()
-}
-
-fn text(value: Option<&i32>) -> Option<String> {
-    value.map(ToString::to_string)
 }
 
 /// All keys of both maps with their values.

@@ -1,6 +1,5 @@
 #![allow(clippy::unwrap_used)]
 
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::super::{Cluster, Container, Lists, PodContainer, Process, Sandbox};
@@ -54,7 +53,6 @@ fn snapshot() -> Snapshot {
         },
     };
     Snapshot {
-        taken: Timestamp::UNIX_EPOCH,
         cluster: Cluster {
             nodes: [("real-1".to_owned(), json!({"podCIDR": "10.0.0.0/24"}))].into(),
             pods: vec![pod("agent-x"), pod("other")],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::process::{self, Identity};
+use crate::process::{self, Identity, Stat};
 
 /// A process of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,33 +37,6 @@ impl Process {
     }
 }
 
-/// One line of the kernel's table: `/proc/PID/stat`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Stat {
-    comm: String,
-    state: char,
-    ppid: i32,
-    started: u64,
-}
-
-impl Stat {
-    /// The name may hold spaces and brackets, so everything is counted from the *last* bracket.
-    fn parse(text: &str) -> Option<Self> {
-        let (open, close) = (text.find('(')?, text.rfind(')')?);
-        let comm = text.get(open + 1..close)?.to_owned();
-        let mut rest = text.get(close + 1..)?.split_ascii_whitespace();
-        let state = rest.next()?.chars().next()?;
-        let ppid = rest.next()?.parse().ok()?;
-        // Field 22 of the line; state was field 3, the parent field 4.
-        let started = rest.nth(17)?.parse().ok()?;
-        Some(Self { comm, state, ppid, started })
-    }
-
-    fn read(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-}
-
 /// The processes of two lists, without those that only pass by.
 ///
 /// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two lists have in common.
@@ -77,13 +50,9 @@ pub fn standing(list: impl Fn() -> Result<Vec<Process>>) -> Result<Vec<Process>>
 
 /// All processes in the pid namespace of `init` and below, at this moment.
 pub fn all(init: i32) -> Result<Vec<Process>> {
-    let mut table = BTreeMap::new();
-    for pid in process::all() {
-        // A process may end between the listing and the reading.
-        if let Some(stat) = Stat::read(pid) {
-            table.insert(pid, stat);
-        }
-    }
+    // A process may end between the listing and the reading.
+    let table: BTreeMap<i32, Stat> =
+        process::all().into_iter().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
     let namespace = |pid: i32| process::namespace(pid, "pid");
     let own = namespace(init).with_context(|| format!("process {init} is gone"))?;
     let depth = process::ns_pids(init).len().saturating_sub(1);
@@ -172,15 +141,6 @@ fn parse_locks(table: &str, inode: u64) -> Locks {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_stat_line_with_a_hostile_name_is_read() {
-        let line = "4242 (a) S 1 (b c)) T 17 4242 4242 0 -1 4194560 226 0 0 0 3 4 0 0 20 0 11 0 987654 1234 5 6\n";
-        let stat = Stat::parse(line).unwrap();
-        assert_eq!(stat, Stat { comm: "a) S 1 (b c)".into(), state: 'T', ppid: 17, started: 987_654 });
-        assert_eq!(Stat::parse("4242 (x"), None);
-        assert_eq!(Stat::parse(""), None);
-    }
 
     #[test]
     fn the_id_is_in_the_arguments_of_a_shim_and_of_conmon() {

@@ -15,6 +15,7 @@ use nrh_testbed::{
 use serde_json::{Value, json};
 
 use crate::shared::{is_root, room};
+use crate::units::renewed;
 
 /// Asks again until the answer satisfies; fails with the last answer.
 fn eventually<T: std::fmt::Debug>(limit: Duration, ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
@@ -115,11 +116,8 @@ fn programs_stop_and_start(bed: &Bed) {
         members.into_iter().filter(|&pid| process::comm(pid).as_deref() == Some("kubelet")).count()
     };
     assert_eq!(kubelets(), 0);
-    let renewed = || {
-        let get = ["-n", "kube-node-lease", "get", "lease", "real-1", "-o", "jsonpath={.spec.renewTime}"];
-        // A kubelet that was stopped soon enough has never made one.
-        bed.kubectl(&get).unwrap_or_default()
-    };
+    // A kubelet that was stopped soon enough has never made a lease.
+    let renewed = || renewed(bed, node);
     let before = renewed();
     node.start_kubelet(KubeletStart::default()).unwrap();
     eventually(ENDS, kubelets, |&n| n == 1);
@@ -173,7 +171,7 @@ fn a_killed_owner_leaves_nothing_running() {
 
     drop(owner);
     eventually(ENDS, || process::members("net", &network), Vec::is_empty);
-    assert!(!bed.realm().alive());
+    assert!(!bed.realm().init.alive());
     drop(bed);
     // Folders cannot remove themselves: the next bed does it.
     let options = BedOptions { name: "next".into(), control_plane_only: true, ..BedOptions::default() };

@@ -3,8 +3,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nrh_testbed::faults::{self, Injection};
-use nrh_testbed::view::{self, Allowed, Pod, Runs, Snapshot};
+use nrh_testbed::faults;
+use nrh_testbed::view::{self, Allowed, Pod, Snapshot};
 use nrh_testbed::wait::{SOON, until, until_within};
 use nrh_testbed::{KubeletStart, Node, work};
 use rustix::process::Signal;
@@ -66,7 +66,7 @@ impl Stage {
         self.pods().into_iter().filter(|pod| pod.owner.as_deref() == Some(&owner)).min_by_key(|pod| pod.deleting)
     }
 
-    fn runs(&self, uid: &str) -> Runs {
+    fn runs(&self, uid: &str) -> Result<(), String> {
         view::pod_runs(&self.bed, &self.node, uid).unwrap()
     }
 
@@ -83,11 +83,11 @@ impl Stage {
             let pod = self.pod(owner);
             let seen = match &pod {
                 Some(pod) if Some(pod.uid.as_str()) != not => self.runs(&pod.uid),
-                _ => Runs::No("no pod".into()),
+                _ => Err("no pod".into()),
             };
             match seen {
-                Runs::Yes => return pod.unwrap(),
-                Runs::No(why) => assert!(before.elapsed() < SOON, "{owner}: {why}"),
+                Ok(()) => return pod.unwrap(),
+                Err(why) => assert!(before.elapsed() < SOON, "{owner}: {why}"),
             }
             sleep(Duration::from_millis(200));
         }
@@ -111,10 +111,6 @@ impl Stage {
     }
 }
 
-fn alive(injection: &Injection) -> bool {
-    injection.victim.process.unwrap().alive()
-}
-
 #[test]
 fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     let Some(stage) = Stage::set(Place::FrozenShim) else { return };
@@ -125,12 +121,10 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
 
     let frozen = faults::freeze_shim(&stage.node, &pod.uid).unwrap();
     println!("injected: {frozen:?}");
-    match stage.runs(&pod.uid) {
-        Runs::No(why) => assert!(why.contains("Tasks/Get"), "{why}"),
-        Runs::Yes => panic!("a frozen shim answers"),
-    }
+    let why = stage.runs(&pod.uid).expect_err("a frozen shim answers");
+    assert!(why.contains("Tasks/Get"), "{why}");
     // The other pod's shim answers, and the API server and the lists see nothing at all.
-    until("the other pod's shim answers", || stage.runs(&other.uid).yes());
+    until("the other pod's shim answers", || stage.runs(&other.uid).is_ok());
     assert!(stage.pod("agent").unwrap().ready);
     let lists = stage.lists();
     assert!(lists.containers.iter().find(|c| c.id == frozen.victim.containers[0]).unwrap().running());
@@ -154,9 +148,8 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     let workload = view::processes(stage.node.init_pid()).unwrap();
     let sandbox = stage.lists().sandbox_of(&other.uid).unwrap().id.clone();
     let workload = workload.iter().find(|p| p.shim_of.as_ref() == Some(&sandbox) && p.comm == "workload").unwrap();
-    let own = rustix::process::Pid::from_raw(workload.host_pid).unwrap();
-    rustix::process::kill_process(own, Signal::KILL).unwrap();
-    until("the bystander runs again", || stage.runs(&other.uid).yes());
+    assert!(workload.identity().signal(Signal::KILL).unwrap());
+    until("the bystander runs again", || stage.runs(&other.uid).is_ok());
     let (changes, _) = view::diff(&before, &stage.snapshot(), &Allowed::default().pods("default", "agent-"));
     assert!(changes.iter().any(|change| change.what == view::What::Process), "{changes:?}");
 }
@@ -175,7 +168,7 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
     assert_eq!(stage.running("agent", None).uid, pod.uid);
     println!("pod runs again after {:.1?}", leaked.elapsed());
     sleep(Duration::from_secs(10));
-    assert!(alive(&leaked));
+    assert!(leaked.is_there(&stage.node));
     let shim = leaked.victim.process.unwrap().pid;
     let processes = view::processes(stage.node.init_pid()).unwrap();
     let shim = processes.iter().find(|process| process.host_pid == shim).unwrap();
@@ -187,8 +180,8 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
     assert!(lists.sandboxes.iter().all(|s| Some(&s.id) != leaked.victim.sandbox.as_ref() || !s.ready));
 
     leaked.lift(&stage.node).unwrap();
-    until("the shim is gone", || !alive(&leaked));
-    until("both shims answer", || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
+    until("the shim is gone", || !leaked.is_there(&stage.node));
+    until("both shims answer", || stage.runs(&pod.uid).is_ok() && stage.runs(&other.uid).is_ok());
     let allowed = Allowed::default().pods("default", "agent-").program(&stage.node.name, "containerd");
     assert_eq!(view::diff(&before, &stage.snapshot(), &allowed).0, []);
 }
@@ -224,7 +217,7 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
     lost.lift(node).unwrap();
     let lifted = Instant::now();
     until("the kubelet runs", || stage.kubelet_runs());
-    until("its pods run", || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
+    until("its pods run", || stage.runs(&pod.uid).is_ok() && stage.runs(&other.uid).is_ok());
     println!("node healed {:.1?} after the orphan's removal", lifted.elapsed());
     // Nothing of the injection may look like a fault of its own for long afterwards.
     until("nothing is left of what was stopped", || {
@@ -259,7 +252,7 @@ fn a_hung_network_plugin_holds_up_every_later_pod() {
     sleep(Duration::from_secs(15));
     for name in ["first", "second", "third"] {
         let pod = stage.pod(name).unwrap();
-        assert!(pod.phase == "Pending" && !stage.runs(&pod.uid).yes(), "{pod:?}");
+        assert!(pod.phase == "Pending" && stage.runs(&pod.uid).is_err(), "{pod:?}");
         assert_eq!(stage.lists().sandbox_of(&pod.uid), None);
     }
 
@@ -304,7 +297,7 @@ fn a_crash_loop_goes_on_after_its_cause_and_ends_with_its_pod() {
     let waited = looping.started.zip(looping.finished_before).map(|(start, end)| start.duration_since(end));
     println!("waited before its last start: {waited:?}");
     assert!(looping.restarts < 2 || waited.is_some_and(|waited| waited.as_secs() >= 9), "{looping:?}");
-    assert!(!stage.runs(&pod.uid).yes());
+    assert!(stage.runs(&pod.uid).is_err());
     stage.delete(&pod);
     let deleted = Instant::now();
     stage.running("agent", Some(&pod.uid));

@@ -42,7 +42,7 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
     let start = Instant::now();
     let done = || {
         let runs = view::pod_runs(bed, node, &pod("product").uid).unwrap();
-        runs.yes() && pod("reach").phase == "Succeeded"
+        runs.is_ok() && pod("reach").phase == "Succeeded"
     };
     while !done() {
         assert!(start.elapsed() < SOON, "{:?} {:?}", pod("product"), pod("reach"));

@@ -122,11 +122,8 @@ fn sees(
 fn kept(bed: &Bed, nrh: &Path, node: &Node, kind: &str) {
     let mut name = String::new();
     until(&format!("the evidence of {kind} is kept"), || {
-        let bundle = fault(bed, node, kind).map(|fault| fault["evidenceBundle"].clone()).unwrap_or_default();
-        bundle.as_str().is_some_and(|bundle| {
-            bundle.clone_into(&mut name);
-            true
-        })
+        let bundle = fault(bed, node, kind).and_then(|fault| fault["evidenceBundle"].as_str().map(str::to_owned));
+        bundle.map(|bundle| name = bundle).is_some()
     });
     let told = node.run(nrh.to_str().unwrap(), &["evidence", "--local", "--fault", &name]).unwrap();
     for part in [&format!("bundle {name}: node {}", node.name), &format!("fault {kind} (Confirmed"), "runtime process"]

@@ -41,7 +41,7 @@ fn active(node: &Node, unit: &str) -> String {
 }
 
 /// When the kubelet has last told the API server that it lives.
-fn renewed(bed: &Bed, node: &Node) -> String {
+pub fn renewed(bed: &Bed, node: &Node) -> String {
     let get = ["-n", "kube-node-lease", "get", "lease", &node.name, "-o", "jsonpath={.spec.renewTime}"];
     bed.kubectl(&get).unwrap_or_default()
 }

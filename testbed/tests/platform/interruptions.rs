@@ -195,7 +195,7 @@ pub fn survives(bed: &mut Bed, interruption: &Interruption<'_>) -> String {
     let token = format!("after-{}", cut.elapsed().as_millis());
     let ask = json!({"spec": {"checkRequested": token}}).to_string();
     bed.kubectl(&["patch", "noderuntimehealth", name, "--type=merge", "-p", &ask]).unwrap();
-    let runs = || view::pod_runs(bed, node, &victim.uid).is_ok_and(|runs| runs.yes());
+    let runs = || view::pod_runs(bed, node, &victim.uid).is_ok_and(|runs| runs.is_ok());
     until("the node is well, by a new check", || {
         report(bed, name)["probe"]["checkAnswered"] == token
             && !faults_of(bed, name).iter().any(is_unexpected)

@@ -30,7 +30,7 @@ pub fn is_resolved(bed: &mut Bed) -> String {
     let took = started.elapsed().as_secs();
     let done = remediations(bed, &node.name).pop().unwrap();
     assert_eq!(done["status"]["phase"], "Succeeded", "{done:#}");
-    assert!(view::pod_runs(bed, node, &pod.uid).unwrap().yes());
+    assert_eq!(view::pod_runs(bed, node, &pod.uid).unwrap(), Ok(()));
     format!("after {took} s")
 }
 

@@ -1,6 +1,6 @@
 //! Act 3b: a DaemonSet pod waits in `CrashLoopBackOff` at its longest back-off although its cause is gone.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -97,13 +97,8 @@ impl Act for BackOff {
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
         let (pod, _) = self.waits(stage)?.context("the pod does not wait any more")?;
         let path = format!("{CAUSES}/{}", self.daemon_set);
-        let injection = Injection {
-            fault: Fault::FailingWorkload,
-            node: stage.sick.name.clone(),
-            victim: Victim { pod_uid: Some(pod.uid), path: Some(path.into()), ..Victim::default() },
-            at: jiff::Timestamp::now(),
-            instant: Instant::now(),
-        };
+        let victim = Victim { pod_uid: Some(pod.uid), path: Some(path.into()), ..Victim::default() };
+        let injection = Injection::now(Fault::FailingWorkload, &stage.sick, victim);
         injection.lift(&stage.sick)?;
         if let Some(policy) = self.policy {
             stage.apply_policy(policy)?;

@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use super::super::act::Act;
 use super::super::stage::Stage;
 use super::super::workloads::NAMESPACE;
-use super::super::writes::Write;
 use crate::faults::{self, Injection};
 use crate::view::Allowed;
 
@@ -66,9 +65,5 @@ impl Act for HungContainer {
 
     fn allowed(&self, stage: &Stage) -> Allowed {
         Allowed::default().pods(NAMESPACE, DAEMON_SET).pods("nrh-node", &stage.sick.name)
-    }
-
-    fn writes(&self, stage: &Stage) -> Vec<Write> {
-        super::jobs(stage)
     }
 }

@@ -6,7 +6,6 @@ use super::super::act::Act;
 use super::super::stage::Stage;
 use super::super::wait::wait;
 use super::super::workloads::NAMESPACE;
-use super::super::writes::Write;
 use crate::faults::{self, Injection};
 use crate::view::{self, Allowed};
 
@@ -84,9 +83,5 @@ impl Act for LeakedShim {
             .pods(NAMESPACE, DAEMON_SET)
             .pods("nrh-node", &stage.sick.name)
             .program(&stage.sick.name, "containerd")
-    }
-
-    fn writes(&self, stage: &Stage) -> Vec<Write> {
-        super::jobs(stage)
     }
 }

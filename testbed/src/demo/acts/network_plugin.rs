@@ -87,8 +87,7 @@ impl Act for NetworkPlugin {
     }
 
     fn writes(&self, stage: &Stage) -> Vec<Write> {
-        let mut all = super::jobs(stage);
-        all.push(Write::new("patch", "nodes", &stage.sick.name));
-        all
+        let node = stage.sick.name.as_str();
+        Write::jobs(node).into_iter().chain([Write::new("patch", "nodes", node)]).collect()
     }
 }
