@@ -105,6 +105,7 @@ impl Stage {
     /// Docker starts a dockerd for each sandbox. On an emulated machine, several at once take longer than the two minutes that the
     /// kubelet waits for one.
     fn apply_in_turn(&self) -> Result<()> {
+        self.tell.say("waiting for the controller and the probes, then for one workload after another");
         operator::wait(&self.bed)?;
         for name in EVERYWHERE {
             self.bed.apply(&some_workloads(&[name]))?;

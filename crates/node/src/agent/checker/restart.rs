@@ -174,7 +174,7 @@ impl Checker {
     }
 
     /// Checks that nothing exists that the daemon would wait for at its start, or that its end would interrupt. Where the unit
-    /// holds the other daemon too (k3s), or systemd restarts the kubelet with it, a restart is one of both.
+    /// holds the other daemon too (k3s), a restart is one of both.
     async fn harmless(&self, daemon: Daemon, unit: &str, table: &Table) -> Result<(), Refusal> {
         if let Some(shim) = table.stopped.first() {
             let message =
@@ -191,7 +191,8 @@ impl Checker {
         if let Some(one) = table.unproven.iter().find(|one| restarts_runtime || one.may_be_shim) {
             return Err(Refusal::cannot_check(format!("cannot prove what {} is: {}", one.phrase, one.why)));
         }
-        let restarts_kubelet = daemon == Daemon::Kubelet || self.restarts_kubelet(unit).await?;
+        let restarts_kubelet =
+            daemon == Daemon::Kubelet || self.kubelet(unit).await?.is_some_and(|(_, process)| process.is_in(unit));
         if restarts_kubelet {
             self.kubelet_would_start().await?;
         }
@@ -200,13 +201,6 @@ impl Checker {
             Daemon::Runtime => restarts_kubelet.then_some(Daemon::Kubelet),
         };
         self.require_judged_safe(daemon, other)
-    }
-
-    /// Whether the kubelet restarts with this unit: it is in it, or systemd restarts its unit too.
-    async fn restarts_kubelet(&self, unit: &str) -> Result<bool, Refusal> {
-        let Some((_, kubelet)) = self.kubelet(unit).await? else { return Ok(false) };
-        let unit = self.unit(unit.to_owned()).await?;
-        Ok(kubelet.is_in(&unit.name) || unit.seen.restarted_with.iter().any(|other| kubelet.is_in(other)))
     }
 
     /// Refuses unless the probe's last judgement is that the restart is safe. The probe asks every container and reads the disks;

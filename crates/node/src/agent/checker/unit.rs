@@ -203,7 +203,7 @@ impl Checker {
         Ok(())
     }
 
-    pub(super) async fn unit(&self, name: String) -> Result<Unit, Refusal> {
+    async fn unit(&self, name: String) -> Result<Unit, Refusal> {
         let bus = self.system_bus().await?;
         let seen = units::check(&bus, &name, self.bounds.call).await;
         let seen = seen.map_err(|error| Refusal::cannot_check(format!("{name}: {error}")))?;

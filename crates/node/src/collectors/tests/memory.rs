@@ -177,18 +177,19 @@ fn measure(kind: &str, largest: &Path, listed: &str) {
     ];
     let (said, peak) = peak_of(module_path!(), &environment);
     println!("{said}");
-    assert!(said.contains(listed), "{said}");
+    // On a slow machine the processor time for the rest of the table may be over first: that is told before.
+    assert!(said.contains(listed) && said.contains("beyond "), "{said}");
     assert!(peak + REST <= LIMIT, "{said}");
 }
 
 #[test]
 fn lists_and_processes_at_their_bounds_leave_a_probe_within_its_memory() {
     let fake = largest();
-    measure("containerd", &fake.socket(), &format!("{SANDBOXES} sandboxes, {CONTAINERS} containers; beyond "));
+    measure("containerd", &fake.socket(), &format!("{SANDBOXES} sandboxes, {CONTAINERS} containers; "));
 }
 
 #[test]
 fn the_same_with_docker_whose_lists_are_json() {
     let fake = largest_of_docker();
-    measure("docker", &fake.socket(), &format!("{LABELLED} sandboxes, {CONTAINERS} containers; beyond "));
+    measure("docker", &fake.socket(), &format!("{LABELLED} sandboxes, {CONTAINERS} containers; "));
 }
